@@ -1,0 +1,36 @@
+# Two commands on a fresh machine: `make quickstart` and `make test`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: quickstart test lint types format clean
+
+quickstart: .venv/core
+	$(BIN)/elektron pretrain
+
+test: .venv/test lint types
+	$(BIN)/pytest
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/test
+	$(BIN)/basedpyright
+
+format: .venv/test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	touch $@
+
+.venv/test: .venv/core
+	$(PIP) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis

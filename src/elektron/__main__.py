@@ -1,0 +1,5 @@
+"""`python -m elektron`, the form torchrun wants."""
+
+from elektron.cli import main
+
+main()

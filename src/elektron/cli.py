@@ -1,0 +1,64 @@
+"""The command line: `elektron VERB ...`. A verb's module is imported only when that verb runs, so --help is instant."""
+
+import os
+import sys
+from importlib import import_module
+
+VERBS = {
+    "prepare": "turn text into shards of tokens",
+    "pretrain": "train an encoder: from shards, or from text directly",
+    "evaluate": "held-out metrics of a run or an exported folder",
+    "export": "write a run as Hugging Face folders",
+    "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",
+    "report": "draw a run's curves and facts as one HTML page",
+}
+"""One line of help for each; `elektron.verbs.VERB` has the rest."""
+
+USER_ERROR = 2
+TRACEBACK = "ELEKTRON_TRACEBACK"
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return
+    verb, *rest = arguments
+    if verb == "--version":
+        from elektron import __version__
+
+        print(f"elektron {__version__}")
+        return
+    if verb not in VERBS:
+        sys.exit(_complain(f"unknown verb {verb!r}{_nearest(verb)}\n\n{_help()}"))
+    try:
+        import_module(f"elektron.verbs.{verb}").main(rest)
+    except (ValueError, OSError) as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        sys.exit(_complain(f"{error}"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:<10}{line}" for verb, line in VERBS.items())
+    return (
+        "usage: elektron VERB [FILE.toml ...] [--flag value ...]\n\n"
+        "ELECTRA-style pre-training: a folder of text in, a Hugging Face encoder out.\n\n"
+        f"{verbs}\n\n"
+        "elektron VERB --help tells the rest. With no flags, `elektron pretrain` trains a tiny model on the\n"
+        "documentation that came with your Python, in a few minutes on a laptop."
+    )
+
+
+def _nearest(verb: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(verb, VERBS, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _complain(message: str) -> int:
+    print(f"elektron: {message}", file=sys.stderr)
+    return USER_ERROR

@@ -1,0 +1,1 @@
+"""Text on its way to the model: corpus, tokenizer, shards, batches."""

@@ -1,0 +1,60 @@
+"""Files that are whole or not there: written under another name, synced, renamed."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
+    """Write a file so that after a crash, a kill or a full disk the old content or the new one stands there, whole."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with open(unfinished, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, content: object) -> None:
+    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+
+
+def fields_of(record: Any, names: Iterable[str], path: Path) -> dict[str, Any]:  # noqa: ANN401
+    """The named fields of a JSON object read from `path`, all of them and no others."""
+    names = set(names)
+    if not isinstance(record, dict) or set(record) != names:
+        found = set(record) if isinstance(record, dict) else set()
+        raise ValueError(f"{path}: damaged or of another version (differs in {', '.join(sorted(found ^ names))})")
+    return record

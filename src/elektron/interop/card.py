@@ -1,0 +1,84 @@
+"""The model card: what a run knows of itself, for whoever finds the folder."""
+
+from typing import Any
+
+from elektron.interop.huggingface import Role
+
+_USE = {
+    "discriminator": """from transformers import AutoTokenizer, ElectraForPreTraining
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = ElectraForPreTraining.from_pretrained("FOLDER")
+batch = tokenizer("The cat sat on the hat.", return_tensors="pt")
+replaced = model(**batch).logits.sigmoid()  # for every token, how likely it was replaced
+```
+
+To fine-tune it, load it with `AutoModelForSequenceClassification` and the like; `SentenceTransformer("FOLDER")` gives
+mean-pooled embeddings.""",
+    "generator": """from transformers import pipeline
+
+pipeline("fill-mask", model="FOLDER")("The cat sat on the [MASK].")
+```""",
+}
+
+
+def model_card(role: Role, name: str, step: int, facts: dict[str, Any], held: dict[str, Any], config: str) -> str:
+    """`facts` and `held` (empty if there is none yet) are the run's own records, `config` its config.toml."""
+    use = _USE[role].replace("FOLDER", f"{name}/{role}")
+    numbers = "\n".join(f"| {label} | {value} |" for label, value in _numbers(step, facts, held))
+    return f"""---
+library_name: transformers
+tags:
+- electra
+- elektron
+- replaced-token-detection
+---
+
+# {name}: {role}
+
+The {role} of an ELECTRA pair (Clark et al., 2020, [arXiv 2003.10555](https://arxiv.org/abs/2003.10555)), pre-trained
+with Elektron {facts["clock"]["elektron"]}.
+
+## Use
+
+```python
+{use}
+
+## Training
+
+| | |
+|---|---|
+{numbers}
+
+Held-out numbers are from documents that were not trained on. The config below repeats the run.
+
+```toml
+{config.strip()}
+```
+
+## Limits
+
+It has read what was in its corpus and nothing else, biases included. A probability of "replaced" is relative to the
+replacements its own generator made in training: it is no calibrated probability of an error in somebody's text.
+"""
+
+
+def _numbers(step: int, facts: dict[str, Any], held: dict[str, Any]) -> list[tuple[str, str]]:
+    share = step / facts["steps"]
+    sizes = facts["discriminator_parameters"], facts["generator_parameters"]
+    rows = [
+        ("parameters", f"{sizes[0]:,} (discriminator), {sizes[1]:,} (generator)"),
+        ("vocabulary", f"{facts['vocab_size']:,}"),
+        ("corpus", f"{facts['corpus_tokens']:,} tokens"),
+        ("steps", f"{step:,} of {facts['steps']:,}"),
+        ("tokens seen", f"{round(facts['tokens'] * share):,}"),
+        ("FLOPs", f"{facts['flops'] * share:.2e}"),
+        ("device", facts["clock"]["device"]),
+        ("unigram loss", f"{facts['unigram_loss']:.3f}"),
+    ]
+    if held:
+        rows.append(("held-out generator loss", f"{held['generator_loss']:.3f}"))
+        rows.append(("held-out discriminator loss", f"{held['discriminator_loss']:.4f}"))
+    if "discriminator_auc" in held:
+        rows.append(("held-out detection AUC", f"{held['discriminator_auc']:.3f}"))
+    return rows

@@ -1,0 +1,1 @@
+"""Kernels, each beside the plain PyTorch it must equal, and the hash all randomness comes from."""

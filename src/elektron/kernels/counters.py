@@ -1,0 +1,88 @@
+"""Randomness as a function of counters: nothing is drawn, everything is looked up.
+
+Masked positions, sampled tokens and dropout bits are hashes of (seed, step, row, site, element), so a run has no
+generator state to save: resuming is exact, and a row meets the same noise on whichever rank or micro-batch it falls.
+
+    mix(x)            a bijection of the 32-bit words with full avalanche (the multiply-xorshift constants of
+                      Chris Wellons' hash prospector, "lowbias32")
+    fold(key, x)      mix(key ^ mix(x)): a new key for counter x under `key`
+
+Keys are int32 tensors whose 32 bits are read as unsigned. Integer arithmetic wraps on every device, so a GPU kernel
+that spells out the same lines gets the same bits. The step may be a tensor: a replayed graph then advances by itself.
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B9 - (1 << 32)  # keeps zero from being a fixed point
+_FIRST = 0x7FEB352D
+_SECOND = 0x846CA68B - (1 << 32)
+
+
+def mix(x: Tensor) -> Tensor:
+    x = x + _GOLDEN
+    scratch = torch.empty_like(x)
+    for shift, factor in ((16, _FIRST), (15, _SECOND)):
+        x = _xorshift_(x, shift, scratch).mul_(factor)
+    return _xorshift_(x, 16, scratch)
+
+
+def fold(key: Tensor, counter: Tensor | int) -> Tensor:
+    """The keys of `counter` under `key`; the two broadcast against each other."""
+    if isinstance(counter, int):
+        counter = torch.tensor(_signed(counter), dtype=torch.int32, device=key.device)
+    return mix(key ^ mix(counter.to(torch.int32)))
+
+
+def seed_key(seed: int, device: torch.device | str = "cpu") -> Tensor:
+    """The root key of a 64-bit seed."""
+    low = torch.tensor(_signed(seed), dtype=torch.int32, device=device)
+    return fold(mix(low), seed >> 32)
+
+
+def row_keys(seed: int, step: Tensor | int, rows: Tensor) -> Tensor:
+    """One key for each row of a step; `rows` are places in the global batch."""
+    return fold(fold(seed_key(seed, rows.device), step), rows)
+
+
+def elements(key: Tensor, count: int) -> Tensor:
+    """The bits of `count` elements under each key: [..., count]."""
+    return fold(key[..., None], torch.arange(count, dtype=torch.int32, device=key.device))
+
+
+def unsigned(bits: Tensor) -> Tensor:
+    """The bits as whole numbers from 0 to 2^32 - 1 (int64)."""
+    return bits.long() & 0xFFFFFFFF
+
+
+def uniform(bits: Tensor) -> Tensor:
+    """float32 strictly inside (0, 1): the upper 23 bits and a half, which float32 holds exactly."""
+    return ((bits >> 9) & 0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
+
+
+def gumbel(bits: Tensor) -> Tensor:
+    """Standard Gumbel noise, -log(-log u)."""
+    return uniform(bits).log_().neg_().log_().neg_()
+
+
+def dropout(x: Tensor, rate: float, keys: Tensor | None, site: int) -> Tensor:
+    """Zero each element with probability `rate` and scale the rest. x is [B, ...], keys [B], or None to drop nothing.
+
+    The bits depend on the site and the element's place in its row alone, never on the batch around it.
+    """
+    if keys is None or rate == 0.0:
+        return x
+    bits = elements(fold(keys, site), x[0].numel()).view(x.shape)
+    kept = ((bits >> 1) & 0x7FFFFFFF) >= int(rate * 2**31)
+    return x * (kept.to(x.dtype) / (1.0 - rate))
+
+
+def _xorshift_(x: Tensor, shift: int, scratch: Tensor) -> Tensor:
+    """x ^= x >> shift in place, the shift made logical by masking off the copies of the sign."""
+    torch.bitwise_right_shift(x, shift, out=scratch)
+    return x.bitwise_xor_(scratch.bitwise_and_((1 << (32 - shift)) - 1))
+
+
+def _signed(value: int) -> int:
+    """The low 32 bits of `value`, as the int32 that has them."""
+    return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000

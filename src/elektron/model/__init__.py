@@ -1,0 +1,1 @@
+"""What the networks are. Nothing here knows of data, files or training."""

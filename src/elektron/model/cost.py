@@ -1,0 +1,24 @@
+"""What an encoder costs, counted from its shape.
+
+A product of [m, k] and [k, n] is 2mkn FLOPs; a training step is three forward passes, since the backward pass has two
+products for each of the forward's. Element-wise work is not counted.
+"""
+
+from elektron.model.encoder import EncoderConfig
+
+PASSES = 3
+"""Forward passes that a training step is worth."""
+
+
+def encoder_flops(shape: EncoderConfig, length: int) -> float:
+    """Forward FLOPs a token in rows of `length`, head and vocabulary apart."""
+    project = 2 * shape.embedding_width * shape.width if shape.embedding_width != shape.width else 0
+    products = 2 * (4 * shape.width**2 + 2 * shape.width * shape.feedforward_width)
+    attention = 4 * length * shape.width
+    return project + shape.layers * (products + attention)
+
+
+def encoder_activations(shape: EncoderConfig, element_bytes: int) -> float:
+    """Bytes a token that an encoder keeps for its backward pass, roughly: of each layer its input, queries, keys and
+    values, the attention's output, two sums and their norms, the feed-forward's inner values before and after GELU."""
+    return shape.layers * (9 * shape.width + 2 * shape.feedforward_width) * element_bytes

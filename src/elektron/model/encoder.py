@@ -1,0 +1,156 @@
+"""The ELECTRA encoder (Clark et al., 2020, arXiv 2003.10555): BERT's post-norm transformer over embeddings that may be
+narrower than the layers.
+
+Shapes in comments: B rows, T tokens of a row, E embedding width, D width, H heads, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from elektron.kernels.counters import dropout
+
+NORM_EPSILON = 1e-12
+INITIAL_DEVIATION = 0.02
+SEGMENTS = 2
+_EMBEDDINGS = 0
+_PROBABILITIES, _ATTENTION, _FEEDFORWARD = range(1, 4)
+_SITES_A_LAYER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The shape of the discriminator's encoder."""
+
+    layers: int = 12
+    """Transformer layers."""
+    width: int = 256
+    """Hidden size of the layers."""
+    heads: int = 4
+    """Attention heads; they divide the width."""
+    feedforward_width: int = 1024
+    """Inner width of the feed-forward part."""
+    embedding_width: int = 128
+    """Width of the embeddings, which generator and discriminator share; projected where it is not the width."""
+    positions: int = 512
+    """Longest row the model can read."""
+    dropout: float = 0.1
+    """Dropout of embeddings and sub-layers."""
+    attention_dropout: float = 0.1
+    """Dropout of attention probabilities."""
+
+    def __post_init__(self) -> None:
+        smallest = min(
+            self.layers, self.width, self.heads, self.feedforward_width, self.embedding_width, self.positions
+        )
+        if smallest < 1:
+            raise ValueError(f"every size of an encoder must be at least 1: {self}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"{self.heads} heads do not divide a width of {self.width}: change --model.heads or .width"
+            )
+        if not (0 <= self.dropout < 1 and 0 <= self.attention_dropout < 1):
+            raise ValueError(f"dropout lies in [0, 1): {self.dropout}, {self.attention_dropout}")
+
+
+class Embeddings(nn.Module):
+    """Word, position and segment tables and their norm: what the two networks share."""
+
+    def __init__(self, vocab_size: int, config: EncoderConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(vocab_size, config.embedding_width)
+        self.position = nn.Embedding(config.positions, config.embedding_width)
+        self.segment = nn.Embedding(SEGMENTS, config.embedding_width)
+        self.norm = nn.LayerNorm(config.embedding_width, NORM_EPSILON)
+
+    def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        if length > self.position.num_embeddings:
+            raise ValueError(
+                f"rows of {length} tokens are longer than the model's {self.position.num_embeddings} positions"
+            )
+        return self.norm(self.word(tokens) + self.position.weight[:length] + self.segment(segments))  # [B, T, E]
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each added to its input and normed."""
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__()
+        self.config = config
+        self.first_site = number * _SITES_A_LAYER
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.attention_norm = nn.LayerNorm(config.width, NORM_EPSILON)
+        self.up = nn.Linear(config.width, config.feedforward_width)
+        self.down = nn.Linear(config.feedforward_width, config.width)
+        self.feedforward_norm = nn.LayerNorm(config.width, NORM_EPSILON)
+
+    def forward(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
+        rate, site = self.config.dropout, self.first_site
+        attended = dropout(self.out(self.attention(x, mask, keys)), rate, keys, site + _ATTENTION)
+        x = self.attention_norm(x + attended)
+        fed = dropout(self.down(F.gelu(self.up(x))), rate, keys, site + _FEEDFORWARD)
+        return self.feedforward_norm(x + fed)
+
+    def attention(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
+        rows, length, width = x.shape
+        q, k, v = self.qkv(x).view(rows, length, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)  # [B, H, T, D/H] each
+        if keys is None or self.config.attention_dropout == 0:
+            mixed = F.scaled_dot_product_attention(q, k, v, mask)
+        else:
+            scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+            scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+            site = self.first_site + _PROBABILITIES
+            mixed = dropout(scores.softmax(-1), self.config.attention_dropout, keys, site).to(v.dtype) @ v
+        return mixed.transpose(1, 2).reshape(rows, length, width)
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers."""
+
+    def __init__(self, config: EncoderConfig, embeddings: Embeddings) -> None:
+        super().__init__()
+        self.config = config
+        self.recompute = False
+        """Keep only the layers' inputs for the backward pass and compute the rest again."""
+        self.embeddings = embeddings
+        narrow = config.embedding_width != config.width
+        self.project = nn.Linear(config.embedding_width, config.width) if narrow else nn.Identity()
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(1, config.layers + 1))
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor, attention_mask: Tensor | None = None, keys: Tensor | None = None
+    ) -> Tensor:
+        """[B, T] tokens -> [B, T, D]. `attention_mask` is 1 where a token is to be seen, None when all are; `keys` [B]
+        are the rows' noise, None when nothing is to be dropped."""
+        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        x = dropout(self.embeddings(tokens, segments), self.config.dropout, keys, _EMBEDDINGS)
+        x = self.project(x)
+        for layer in self.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, mask, keys, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, mask, keys)
+        return x
+
+
+@torch.no_grad()
+def initialise(network: nn.Module, seed: int) -> None:
+    """The original's initialisation: truncated normal for matrices and tables, Glorot for the embeddings' projection
+    and the discriminator's last layer, zero biases, norms at identity."""
+    noise = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.fill_(1.0)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        elif name.endswith(("project.weight", "score.weight")):
+            nn.init.xavier_uniform_(parameter, generator=noise)
+        else:
+            bound = 2 * INITIAL_DEVIATION
+            nn.init.trunc_normal_(parameter, 0.0, INITIAL_DEVIATION, -bound, bound, generator=noise)

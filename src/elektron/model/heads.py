@@ -1,0 +1,72 @@
+"""The two networks: an encoder with a head that names tokens, and one with a head that judges them.
+
+Shapes in comments: B rows, T tokens of a row, N gathered tokens, E embedding width, D width, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elektron.model.encoder import NORM_EPSILON, Embeddings, Encoder, EncoderConfig
+
+
+class GeneratorHead(nn.Module):
+    """Hidden states to scores of the vocabulary, through the embedding table itself."""
+
+    def __init__(self, width: int, embeddings: Embeddings) -> None:
+        super().__init__()
+        vocab_size, embedding_width = embeddings.word.weight.shape
+        self.dense = nn.Linear(width, embedding_width)
+        self.norm = nn.LayerNorm(embedding_width, NORM_EPSILON)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        return F.linear(self.norm(F.gelu(self.dense(hidden))), table, self.bias)  # [..., D] -> [..., V]
+
+
+class Generator(nn.Module):
+    """Proposes tokens: a masked language model."""
+
+    def __init__(self, config: EncoderConfig, embeddings: Embeddings) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, embeddings)
+        self.head = GeneratorHead(config.width, embeddings)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of the vocabulary for whichever hidden states are given: the vocabulary is dear, so give few."""
+        return self.head(hidden, self.encoder.embeddings.word.weight)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Scores of the vocabulary at every token: [B, T, V]."""
+        return self.logits(self.encoder(input_ids, token_type_ids, attention_mask))
+
+
+class DiscriminatorHead(nn.Module):
+    """Hidden states to one score each: positive where the token looks replaced."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.score(F.gelu(self.dense(hidden))).squeeze(-1)  # [..., D] -> [...]
+
+
+class Discriminator(nn.Module):
+    """Judges tokens: original or replaced."""
+
+    def __init__(self, config: EncoderConfig, embeddings: Embeddings) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, embeddings)
+        self.head = DiscriminatorHead(config.width)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        keys: Tensor | None = None,
+    ) -> Tensor:
+        """The logit of "replaced" at every token: [B, T]."""
+        return self.head(self.encoder(input_ids, token_type_ids, attention_mask, keys))

@@ -1,0 +1,1 @@
+"""What is learned: one objective, one page."""

@@ -1,0 +1,1 @@
+"""What the discriminator says about text."""

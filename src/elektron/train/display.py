@@ -1,0 +1,60 @@
+"""A run on the terminal: a progress bar where there is one to draw on, a line a record where there is not."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from elektron.train.metrics import Record
+
+
+class Display:
+    """Shows records as they come."""
+
+    def __init__(self, total_steps: int, step: int) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._total = total_steps
+        self._auc = "-"
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=total_steps, completed=step, status="")
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def advance(self, step: int) -> None:
+        self._progress.update(self._bar, completed=step)
+
+    def show(self, record: Record) -> None:
+        if record["kind"] == "train":
+            self._progress.update(self._bar, status=f"{_losses(record)}  AUC {self._auc}  {_speed(record)}")
+            if not self._console.is_terminal:
+                self._console.print(f"step {record['step']:,}/{self._total:,}  {_losses(record)}  {_speed(record)}")
+        elif record["kind"] == "held":
+            self._auc = f"{record['discriminator_auc']:.3f}" if "discriminator_auc" in record else "-"
+            self._console.print(
+                f"[bold]held out at step {record['step']:,}[/]  {_losses(record)}  AUC {self._auc}  "
+                f"recall {record['discriminator_recall']:.2f}  replaced {record['replaced_rate']:.1%}"
+            )
+        elif record["kind"] == "health":
+            self._console.print(f"[yellow]at step {record['step']:,}: {record['message']}[/]")
+
+
+def _losses(record: Record) -> str:
+    return f"generator {record['generator_loss']:.3f}  discriminator {record['discriminator_loss']:.4f}"
+
+
+def _speed(record: Record) -> str:
+    clock = record["clock"]
+    mfu = f"  MFU {clock['mfu']:.1%}" if "mfu" in clock else ""
+    return f"{clock['tokens_per_second']:,.0f} tokens/s{mfu}"

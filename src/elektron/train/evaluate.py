@@ -1,0 +1,45 @@
+"""Held-out evaluation: the same rows, masks and samples every time, no dropout."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from elektron.data.batches import Batch
+from elektron.kernels.counters import row_keys
+from elektron.objectives.electra import Electra
+from elektron.train.device import precision
+
+NOISE_SEED = 0x5EED
+"""Evaluation's own noise: the same in every run, whatever its seed."""
+
+
+@torch.no_grad()
+def evaluate(model: Electra, batches: Iterable[Batch], device: torch.device) -> dict[str, float]:
+    """The objective's metrics over the batches, and the area under the discriminator's ROC curve."""
+    was_training = model.training
+    model.eval()
+    totals: dict[str, float] = {}
+    scores, labels = [], []
+    for batch in batches:
+        original, segments, rows = (tensor.to(device) for tensor in batch)
+        with precision(device):
+            outcome = model(original, segments, row_keys(NOISE_SEED, 0, rows))
+        for name, value in outcome.tallies.items():
+            totals[name] = totals.get(name, 0.0) + value.item()
+        scores.append(outcome.scores.flatten())
+        labels.append(outcome.replaced.flatten())
+    model.train(was_training)
+    metrics = model.summary(totals)
+    auc = area_under_curve(torch.cat(scores), torch.cat(labels))
+    return metrics if auc is None else metrics | {"discriminator_auc": auc}
+
+
+def area_under_curve(scores: Tensor, labels: Tensor) -> float | None:
+    """The chance that a replaced token scores above an original one, ties counting half; None if there is no pair."""
+    positives, negatives = int(labels.sum()), int((~labels).sum())
+    if not positives or not negatives:
+        return None
+    _, group, sizes = scores.unique(return_inverse=True, return_counts=True)
+    ranks = sizes.cumsum(0).double() - (sizes - 1).double() / 2  # the mean rank of each group of equal scores
+    return (float(ranks[group][labels].sum()) - positives * (positives + 1) / 2) / (positives * negatives)

@@ -1,0 +1,32 @@
+"""What is going wrong, in words: a pure function of a held-out record and of what chance would do."""
+
+from elektron.train.metrics import Record
+
+GRACE = 0.1
+"""Share of a run in which nothing is wrong yet."""
+STUCK_AUC = 0.55
+STRONG_SHARE = 0.2
+"""A generator that leaves fewer of the masked tokens replaced than this is too strong."""
+
+
+def troubles(record: Record, unigram_loss: float, mask_rate: float, progress: float) -> dict[str, str]:
+    """Names and sentences about a held-out record; `progress` is the share of the run that is over."""
+    auc, recall = record.get("discriminator_auc", 0.5), record["discriminator_recall"]
+    loss, replaced = record["generator_loss"], record["replaced_rate"]
+    found = {}
+    if auc < STUCK_AUC:
+        found["stuck"] = (
+            f"the discriminator is stuck at the majority class (AUC {auc:.2f}, recall {recall:.2f}): it needs more "
+            "tokens, a larger batch or learning rate, or a smaller generator"
+        )
+    if loss > unigram_loss:
+        found["ignorant"] = (
+            f"the generator knows less than word frequencies (loss {loss:.2f}, unigram {unigram_loss:.2f}): "
+            "it needs more tokens or a larger learning rate"
+        )
+    if replaced < STRONG_SHARE * mask_rate:
+        found["strong"] = (
+            f"the generator is too strong (only {replaced:.1%} of the tokens are replaced): "
+            "make it smaller (objective.generator_width) or mask more (objective.mask_rate)"
+        )
+    return found if progress >= GRACE else {}

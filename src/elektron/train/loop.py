@@ -1,0 +1,257 @@
+"""The loop of a run: what happens on every step, and what happens now and then."""
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import torch
+
+import elektron
+from elektron.data.batches import Batch, Rows, prefetched
+from elektron.data.shards import Data
+from elektron.kernels.counters import fold, seed_key
+from elektron.objectives.electra import Electra
+from elektron.train.checkpoint import Checkpoint, load_newest, restore, save
+from elektron.train.device import describe, matrix_peak
+from elektron.train.display import Display
+from elektron.train.evaluate import evaluate
+from elektron.train.health import troubles
+from elektron.train.metrics import SINKS, Clock, Metrics, Record, Tally
+from elektron.train.optimizer import Optimizer, OptimizerConfig
+from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
+from elektron.train.step import update
+
+_TRAIN, _HELD = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How the batches go through the model."""
+
+    phases: tuple[tuple[int, int, int], ...] = ((1_000_000, 128, 128),)
+    """(steps, row length, rows a step) of each phase in turn."""
+    accumulate: int = 1
+    """Parts a batch is cut into, to fit memory: gradients are summed over them before each update."""
+    recompute: bool = False
+    """Gradient checkpointing: compute the layers again in the backward pass instead of keeping their values."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile the forward and backward pass; auto: on a GPU."""
+
+    def __post_init__(self) -> None:
+        for steps, length, rows in self.phases:
+            if min(steps, length, rows) < 1:
+                raise ValueError(f"a phase is (steps, row length, rows), all at least 1: {(steps, length, rows)}")
+            if self.accumulate < 1 or rows % self.accumulate:
+                raise ValueError(f"--train.accumulate {self.accumulate} does not divide a batch of {rows} rows")
+        if not self.phases:
+            raise ValueError("--train.phases is empty: there is nothing to train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig:
+    """How often a run is looked at and saved. Nothing here changes what is learned."""
+
+    log_every: int = 100
+    """Steps between records of the training losses."""
+    evaluate_every: int = 1000
+    """Steps between held-out evaluations."""
+    evaluate_rows: int = 512
+    """Rows of held-out text in an evaluation, or all there are if fewer."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """Checkpoints to keep."""
+    to: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Also show the metrics there."""
+
+    def __post_init__(self) -> None:
+        if min(self.log_every, self.evaluate_every, self.evaluate_rows, self.checkpoint_every) < 1:
+            raise ValueError(f"intervals and rows under --watch must be at least 1: {self}")
+
+
+def train(
+    run: Path,
+    model: Electra,
+    data: Data,
+    seed: int,
+    config: TrainConfig,
+    schedule: ScheduleConfig,
+    optimizer_config: OptimizerConfig,
+    watch: WatchConfig,
+) -> int:
+    """Train to the last step or to a signal, from the newest checkpoint if there is one. Returns the signal, or 0."""
+    device = next(model.parameters()).device
+    phases = tuple(Phase(*phase) for phase in config.phases)
+    total = total_steps(phases)
+    make_batch = _batch_maker(data, phases, seed, device)
+    for encoder in (model.generator.encoder, model.discriminator.encoder):
+        encoder.recompute = config.recompute
+    is_compiled = config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
+    forward = torch.compile(model, dynamic=False) if is_compiled else model
+    optimizer = Optimizer(model, optimizer_config)
+    step, tally = _resume(run, model, optimizer, device)
+
+    with Display(total, step) as display, _caught_signals() as signals:
+        metrics = Metrics(run, step, [display.show, *(SINKS[name](run) for name in watch.to)])
+        if "run" not in metrics.last:
+            metrics.write(_facts(step, model, data, phases, device))
+        clock = Clock(device)
+        model.train()
+        for batch in prefetched(make_batch, step, total):
+            phase = phases[phase_at(phases, step)[0]]
+            rate = learning_rate(schedule, step, total)
+            moved = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
+            counter = torch.tensor(step, dtype=torch.int32, device=device)
+            tally.add(update(forward, optimizer, moved, seed, counter, config.accumulate, rate))
+            step += 1
+            clock.count(phase.rows * phase.length, model.flops_per_token(phase.length))
+            display.advance(step)
+
+            if step % watch.log_every == 0 or step == total:
+                metrics.write(_train_record(step, rate, model, tally, clock, metrics))
+            if step % watch.evaluate_every == 0 or step == total:
+                with clock.stopped():
+                    _evaluate(step, model, data, phase, watch.evaluate_rows, step / total, metrics)
+            if step % watch.checkpoint_every == 0 or step == total or signals:
+                with clock.stopped():
+                    _save(run, step, model, optimizer, tally, metrics, watch.keep_checkpoints)
+            if signals:
+                break
+        metrics.close()
+    return signals[0] if signals else 0
+
+
+def _batch_maker(data: Data, phases: tuple[Phase, ...], seed: int, device: torch.device) -> Callable[[int], Batch]:
+    """The batch of any step of the run."""
+    key = fold(seed_key(seed), _TRAIN)
+    rows = [Rows(data.train, data.tokenizer.specials, p.length, fold(key, n)) for n, p in enumerate(phases)]
+    for phase, available in zip(phases, rows, strict=True):
+        if available.count < phase.rows:
+            raise ValueError(
+                f"the corpus is smaller than one batch: {data.train.tokens} tokens give {available.count} rows of "
+                f"{phase.length}, a batch has {phase.rows}; add text, or make --train.phases smaller"
+            )
+
+    def make(step: int) -> Batch:
+        number, step_of_phase = phase_at(phases, step)
+        batch = rows[number].batch(step_of_phase, phases[number].rows)
+        return Batch(*(tensor.pin_memory() for tensor in batch)) if device.type == "cuda" else batch
+
+    return make
+
+
+def held_batches(data: Data, length: int, count: int, size: int) -> list[Batch]:
+    """The first `count` rows of the held-out text (or all, if there are fewer), `size` at a time, always the same."""
+    rows = Rows(data.held, data.tokenizer.specials, length, fold(seed_key(0), _HELD))
+    whole = rows.batch(0, min(count, rows.count))
+    return [Batch(*parts) for parts in zip(*(tensor.split(size) for tensor in whole), strict=True)]
+
+
+def _facts(step: int, model: Electra, data: Data, phases: tuple[Phase, ...], device: torch.device) -> Record:
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    tokens = total_tokens(phases)
+    flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
+    return {
+        "kind": "run",
+        "step": step,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "discriminator_parameters": sizes["discriminator"],
+        "generator_parameters": sizes["generator"],
+        "vocab_size": data.index.vocab_size,
+        "corpus_tokens": data.train.tokens,
+        "held_tokens": data.held.tokens,
+        "steps": total_steps(phases),
+        "tokens": tokens,
+        "epochs": tokens / data.train.tokens,
+        "flops": flops,
+        "unigram_loss": data.unigram_loss(),
+        "clock": {
+            "device": describe(device),
+            "torch": torch.__version__,
+            "elektron": elektron.__version__,
+            **({"matrix_peak": matrix_peak(device)} if device.type == "cuda" else {}),
+        },
+    }
+
+
+def _resume(run: Path, model: Electra, optimizer: Optimizer, device: torch.device) -> tuple[int, Tally]:
+    """Put the newest checkpoint back; its step, and what had been summed up since the last record."""
+    saved = load_newest(run)
+    if saved is None:
+        return 0, Tally({}, 0)
+    restore(model, saved.model)
+    optimizer.load(saved.optimizer, saved.step)
+    sums = {
+        name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in saved.state["sums"].items()
+    }
+    return saved.step, Tally(sums, saved.state["steps"])
+
+
+def _save(
+    run: Path, step: int, model: Electra, optimizer: Optimizer, tally: Tally, metrics: Metrics, keep: int
+) -> None:
+    state = {"sums": _finite(tally.read(), step, metrics), "steps": tally.steps}
+    metrics.sync()
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    save(run, Checkpoint(step, weights, optimizer.state(), state), keep)
+
+
+def _finite(sums: dict[str, float], step: int, metrics: Metrics) -> dict[str, float]:
+    """The sums, if they are numbers: nothing is recorded or saved of a run that has lost its way."""
+    if all(map(math.isfinite, sums.values())):
+        return sums
+    message = f"the loss or a gradient is not finite at step {step} or shortly before"
+    metrics.write({"kind": "health", "step": step, "message": message})
+    raise ValueError(f"{message}; checkpoints are from before: lower --schedule.learning-rate in a new run")
+
+
+def _train_record(step: int, rate: float, model: Electra, tally: Tally, clock: Clock, metrics: Metrics) -> Record:
+    """The means since the last record."""
+    sums, steps = _finite(tally.read(), step, metrics), tally.steps
+    tally.clear()
+    return {
+        "kind": "train",
+        "step": step,
+        **model.summary(sums),
+        "gradient_norm": sums["gradient_norm"] / steps,
+        "learning_rate": rate,
+        "clock": clock.lap(metrics.last["run"]["clock"].get("matrix_peak")),
+    }
+
+
+def _evaluate(
+    step: int, model: Electra, data: Data, phase: Phase, rows: int, progress: float, metrics: Metrics
+) -> None:
+    """Write the held-out record, and in words what has gone wrong since the one before."""
+    batches = held_batches(data, phase.length, rows, phase.rows)
+    record = {"kind": "held", "step": step} | evaluate(model, batches, next(model.parameters()).device)
+    before = metrics.last.get("held")
+    context = metrics.last["run"]["unigram_loss"], model.config.mask_rate
+    known = troubles(before, *context, progress) if before else {}
+    metrics.write(record)
+    for name, message in troubles(record, *context, progress).items():
+        if name not in known:
+            metrics.write({"kind": "health", "step": step, "message": message})
+
+
+@contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT are noted in the list and heard after the step; a second one is not waited for."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,146 @@
+"""Metrics are records first: each is a line of metrics.jsonl, and whatever else shows them reads the same record.
+
+    {"kind": "run",    "step": 0, ...facts}                     once, when a run begins
+    {"kind": "train",  "step": n, ...metrics, "clock": {...}}   means over the steps since the record before
+    {"kind": "held",   "step": n, ...metrics}                   the held-out evaluation
+    {"kind": "health", "step": n, "message": ...}               trouble, in words
+
+What depends on the machine's speed is under "clock"; all else is a function of the config.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elektron.data.files import write_atomically
+from elektron.train.device import wait
+
+FILE = "metrics.jsonl"
+Record = dict[str, Any]
+
+
+class Metrics:
+    """Appends records to a run's metrics.jsonl and hands them to whoever shows them."""
+
+    def __init__(self, run: Path, step: int, sinks: list[Callable[[Record], object]]) -> None:
+        """`step` is where the run goes on from: records past it are cut off, so that no step stands twice."""
+        self._path = run / FILE
+        kept = [record for record in read(run) if record["step"] <= step] if self._path.exists() and step else []
+        write_atomically(self._path, "".join(_line(record) for record in kept).encode())
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+        self._sinks = sinks
+        self.last = {record["kind"]: record for record in kept}
+        """The newest record of each kind."""
+
+    def write(self, record: Record) -> None:
+        self._file.write(_line(record))
+        self._file.flush()
+        self.last[record["kind"]] = record
+        for sink in self._sinks:
+            sink(record)
+
+    def sync(self) -> None:
+        """Make sure that what is written outlives a crash, before a checkpoint says it is there."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def read(run: Path) -> list[Record]:
+    """A run's records; a last line that a crash cut off does not count."""
+    records = []
+    for line in (run / FILE).read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+class Tally:
+    """Sums over the steps since the last record, kept on the device until the next."""
+
+    def __init__(self, sums: dict[str, Tensor], steps: int) -> None:
+        self._sums, self.steps = sums, steps
+
+    def add(self, sums: dict[str, Tensor]) -> None:
+        self._sums = {name: self._sums[name] + value for name, value in sums.items()} if self.steps else sums
+        self.steps += 1
+
+    def read(self) -> dict[str, float]:
+        """The sums as numbers; waits for the device."""
+        if not self._sums:
+            return {}
+        return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
+
+    def clear(self) -> None:
+        self._sums, self.steps = {}, 0
+
+
+class Clock:
+    """Speed of training; time in which the loop does something else is not counted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tokens, self._flops, self._start = 0, 0.0, time.perf_counter()
+
+    def count(self, tokens: int, flops_per_token: float) -> None:
+        self._tokens += tokens
+        self._flops += tokens * flops_per_token
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        wait(self._device)
+        before = time.perf_counter()
+        yield
+        self._start += time.perf_counter() - before
+
+    def lap(self, peak: float | None) -> dict[str, float]:
+        """What was done since the last lap, and how fast; `peak` is the device's FLOP/s, if known."""
+        wait(self._device)
+        seconds = time.perf_counter() - self._start
+        speed = {"seconds": seconds, "tokens_per_second": self._tokens / seconds}
+        if peak:
+            speed["mfu"] = self._flops / seconds / peak
+        self._tokens, self._flops, self._start = 0, 0.0, time.perf_counter()
+        return speed
+
+
+def tensorboard(run: Path) -> Callable[[Record], object]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("--watch tensorboard needs `pip install 'elektron[tensorboard]'`") from error
+    writer = SummaryWriter(run / "tensorboard")
+    return lambda record: _scalars(record, writer.add_scalar)
+
+
+def wandb(run: Path) -> Callable[[Record], object]:
+    try:
+        import wandb as library
+    except ImportError as error:
+        raise ValueError("--watch wandb needs `pip install 'elektron[wandb]'`") from error
+    session = library.init(project="elektron", name=run.name, id=run.name, dir=run, resume="allow")
+    return lambda record: _scalars(record, lambda name, value, step: session.log({name: value, "step": step}))
+
+
+def _scalars(record: Record, add: Callable[[str, float, int], object]) -> None:
+    """Every number of a record as KIND/NAME."""
+    for name, value in (record | record.get("clock", {})).items():
+        if name not in ("kind", "step", "clock") and isinstance(value, int | float):
+            add(f"{record['kind']}/{name}", value, record["step"])
+
+
+SINKS = {"tensorboard": tensorboard, "wandb": wandb}

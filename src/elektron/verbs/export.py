@@ -1,0 +1,54 @@
+"""elektron export RUN: write a run's newest checkpoint as Hugging Face folders, discriminator/ and generator/."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from elektron.config import parse, to_toml
+from elektron.interop import onnx
+from elektron.interop.card import model_card
+from elektron.interop.huggingface import role_of, save
+from elektron.train import metrics
+from elektron.verbs.runs import CONFIG, open_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """elektron export"""
+
+    run: Path = Path("runs/tiny")
+    """The run: `elektron export RUN`."""
+    to: str = ""
+    """Folder to write discriminator/ and generator/ into; the run's own folder if empty."""
+    onnx: bool = False
+    """Also write discriminator/model.onnx, and check it in onnxruntime."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    config = parse(Config(), arguments, "elektron export", __doc__ or "", first="run")
+    console = Console(highlight=False, soft_wrap=True)
+    for folder in export(config.run, Path(config.to) if config.to else config.run):
+        console.print(f"{folder.name}: {folder}")
+    if config.onnx:
+        folder = Path(config.to) if config.to else config.run
+        path = folder / "discriminator" / onnx.FILE
+        difference = onnx.export_onnx(open_model(config.run).model.eval().discriminator, path)
+        console.print(f"onnx: {path} (logits within {difference:.1e} of ours)")
+
+
+def export(run: Path, to: Path) -> list[Path]:
+    """Write both networks with their model cards; returns the folders."""
+    if not (run / CONFIG).exists():
+        raise ValueError(f"{run} is no run: it has no {CONFIG}")
+    opened = open_model(run)
+    records = {record["kind"]: record for record in metrics.read(run) if record["step"] <= opened.step}
+    config = to_toml(opened.config)
+    folders = []
+    for network in (opened.model.discriminator, opened.model.generator):
+        role = role_of(network)
+        card = model_card(role, run.resolve().name, opened.step, records["run"], records.get("held", {}), config)
+        save(network, opened.tokenizer, to / role, card)
+        folders.append(to / role)
+    return folders

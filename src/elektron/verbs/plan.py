@@ -1,0 +1,79 @@
+"""elektron plan [FILE.toml ...]: what a run would cost, before it is run. Takes the files and flags of `pretrain`."""
+
+from collections.abc import Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from elektron.data.shards import INDEX, read_index
+from elektron.data.tokenizer import Specials
+from elektron.model.cost import encoder_activations
+from elektron.objectives.electra import Electra
+from elektron.objectives.masking import masked_count
+from elektron.train.device import choose_device, describe, matrix_peak
+from elektron.train.schedule import Phase, total_steps, total_tokens
+from elektron.verbs.pretrain import configure
+from elektron.verbs.runs import RunConfig
+
+UTILISATION = 0.3
+"""Share of a device's matrix peak that the estimates of time suppose."""
+DATASHEET = {"V100": 125e12, "A100": 312e12, "H100 or H200": 989e12}
+"""Dense half-precision FLOP/s, by the makers' datasheets."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    config = configure(arguments, "elektron plan", __doc__ or "")
+    phases = tuple(Phase(*phase) for phase in config.train.phases)
+    known = (config.data_folder / INDEX).exists()
+    vocab_size = read_index(config.data_folder).vocab_size if known else config.prepare.vocab_size
+    with torch.device("meta"):
+        model = Electra(config.model, config.objective, vocab_size, Specials(0, 1, 2, 3, 4))
+    device = choose_device(config.device)
+    flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
+    peaks = {describe(device): matrix_peak(device)} | DATASHEET
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in _facts(config, model, phases, vocab_size, flops, device.type == "cuda"):
+        table.add_row(name, value)
+    for name, peak in peaks.items():
+        seconds = flops / peak / UTILISATION
+        table.add_row(f"time on one {name}", f"{_duration(seconds)} at {UTILISATION:.0%} of {peak / 1e12:,.3g} TFLOP/s")
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _facts(
+    config: RunConfig, model: Electra, phases: tuple[Phase, ...], vocab_size: int, flops: float, is_gpu: bool
+) -> list[tuple[str, str]]:
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    shared = sum(p.numel() for p in model.discriminator.encoder.embeddings.parameters())
+    trained = sum(p.numel() for p in model.parameters())
+    memory = max(_memory(config, model, phase, vocab_size, trained, is_gpu) for phase in phases)
+    return [
+        ("parameters", f"{trained:,} trained; {shared:,} of them are embeddings that both networks share"),
+        ("discriminator", f"{sizes['discriminator']:,}"),
+        ("generator", f"{sizes['generator']:,}"),
+        ("vocabulary", f"{vocab_size:,}"),
+        *((f"phase {n}", f"{p.steps:,} steps of {p.rows:,} x {p.length:,}") for n, p in enumerate(phases, 1)),
+        ("tokens", f"{total_tokens(phases):,} in {total_steps(phases):,} steps"),
+        ("FLOPs a token", f"{flops / total_tokens(phases) / 1e6:,.1f} million (matrix products, forward and backward)"),
+        ("FLOPs", f"{flops:.2e}"),
+        ("memory", f"about {memory / 2**30:,.1f} GiB"),
+    ]
+
+
+def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, trained: int, is_gpu: bool) -> float:
+    """Bytes: parameters, gradients and two moments; what the layers keep; the logits, their gradient and the noise."""
+    rows = phase.rows // config.train.accumulate
+    element = 2 if is_gpu else 4
+    shapes = model.discriminator.encoder.config, model.generator.encoder.config
+    kept = 0 if config.train.recompute else sum(encoder_activations(shape, element) for shape in shapes)
+    inputs = sum(shape.layers * shape.width * element for shape in shapes)
+    logits = rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
+    return 16 * trained + rows * phase.length * (kept + inputs) + logits
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} seconds"

@@ -1,0 +1,186 @@
+"""A run's folder, as the verbs see it: its config, its data, its model."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from elektron.config import differences, overlay, read_toml, to_toml
+from elektron.data import tokenizer
+from elektron.data.files import write_atomically
+from elektron.data.tokenizer import Tokenizer, TokenizerConfig
+from elektron.interop.huggingface import from_tensors, our_config, read_tensors
+from elektron.model.encoder import EncoderConfig
+from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
+from elektron.presets import PRESETS
+from elektron.train.checkpoint import all_steps, load_newest, restore
+from elektron.train.device import DeviceName
+from elektron.train.loop import TrainConfig, WatchConfig
+from elektron.train.optimizer import OptimizerConfig
+from elektron.train.schedule import ScheduleConfig
+from elektron.verbs.prepare import PrepareConfig
+
+CONFIG = "config.toml"
+TOKENIZER, DISCRIMINATOR, GENERATOR = "tokenizer", "discriminator", "generator"
+_MAY_CHANGE = ("watch.", "device")
+"""What a run may be resumed with other values of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All of a run. RUN/config.toml repeats it."""
+
+    preset: tuple[Literal["tiny", "small", "base", "large", "paper"], ...] = ("tiny",)
+    """Values to begin with, one preset on top of the other; 'paper' adds the quirks of the original code."""
+    run: Path = Path("runs/tiny")
+    """Folder of the run. One that exists is resumed."""
+    corpus: tuple[str, ...] = ()
+    """Text to prepare first (see `elektron prepare --help`)."""
+    data: str = ""
+    """A prepared folder; with --corpus, where to prepare it (RUN/data if empty)."""
+    init_from: str = ""
+    """Begin with the weights of a run, of an exported folder or of a Hugging Face ELECTRA discriminator."""
+    init_generator: str = ""
+    """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one."""
+    seed: int = 0
+    """Decides initial weights, the order of rows, masks, samples and dropout."""
+    device: DeviceName = "auto"
+    """auto: a GPU if there is one."""
+    model: EncoderConfig = EncoderConfig()
+    objective: ElectraConfig = ElectraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    train: TrainConfig = TrainConfig()
+    watch: WatchConfig = WatchConfig()
+    prepare: PrepareConfig = PrepareConfig()
+
+    def __post_init__(self) -> None:
+        longest = max(length for _, length, _ in self.train.phases)
+        if longest > self.model.positions:
+            raise ValueError(f"rows of {longest} tokens are longer than the model's {self.model.positions} positions")
+
+    @property
+    def data_folder(self) -> Path:
+        return Path(self.data) if self.data else self.run / "data"
+
+
+def with_presets(config: RunConfig, presets: tuple[str, ...]) -> RunConfig:
+    for name in presets:
+        config = overlay(config, PRESETS[name], f"preset {name}")
+    return config
+
+
+def read_config(run: Path) -> RunConfig:
+    """The config of a run; its folder is where it is found, not where it once was."""
+    if not (run / CONFIG).exists():
+        raise ValueError(f"{run} is no run: it has no {CONFIG}")
+    values = read_toml(run / CONFIG)
+    return overlay(RunConfig(), values | {"run": str(run)}, str(run / CONFIG))
+
+
+def has_begun(run: Path) -> bool:
+    """Whether there is anything to lose: a run without a checkpoint may still become another."""
+    return (run / CONFIG).exists() and bool(all_steps(run))
+
+
+def claim(config: RunConfig) -> None:
+    """Make the run's folder, or check that it is this run's."""
+    if has_begun(config.run):
+        changed = differences(read_config(config.run), config)
+        refused = {name: values for name, values in changed.items() if not name.startswith(_MAY_CHANGE)}
+        if refused:
+            told = "; ".join(f"{name} is {old!r} there, {new!r} now" for name, (old, new) in refused.items())
+            raise ValueError(f"{config.run} is a run with another config: {told}. Choose another --run")
+    config.run.mkdir(parents=True, exist_ok=True)
+    write_atomically(config.run / CONFIG, to_toml(config).encode())
+
+
+def build(config: RunConfig, tokens: Tokenizer) -> Electra:
+    return Electra(config.model, config.objective, tokens.vocab_size, tokens.specials)
+
+
+class Opened(NamedTuple):
+    """A trained pair of networks."""
+
+    model: Electra
+    tokenizer: Tokenizer
+    step: int
+    """Updates it has seen; 0 where nobody knows."""
+    config: RunConfig
+    """A run's own, or the defaults with the shapes of a folder."""
+
+
+def open_model(path: Path) -> Opened:
+    """The networks of a run's newest checkpoint, or of a folder with discriminator/ and generator/ inside."""
+    if (path / CONFIG).exists():
+        return _open_run(path)
+    if not (path / DISCRIMINATOR).is_dir() or not (path / GENERATOR).is_dir():
+        raise ValueError(f"{path} is neither a run nor a folder with {DISCRIMINATOR}/ and {GENERATOR}/ inside")
+    config = overlay(RunConfig(), settings_of(str(path), ""), str(path))
+    tokens = tokenizer.load(path / DISCRIMINATOR, TokenizerConfig())
+    model = build(config, tokens)
+    load_weights(model, str(path), "")
+    return Opened(model, tokens, 0, config)
+
+
+def _open_run(run: Path) -> Opened:
+    config = read_config(run)
+    saved = load_newest(run)
+    if saved is None:
+        raise ValueError(f"{run} has no checkpoint yet")
+    tokens = tokenizer.load(run / TOKENIZER, TokenizerConfig())
+    model = build(config, tokens)
+    restore(model, saved.model)
+    return Opened(model, tokens, saved.step, config)
+
+
+def settings_of(source: str, generator: str) -> dict[str, Any]:
+    """What --init-from decides of the config: the networks' shapes and the tokenizer."""
+    path = Path(source)
+    if (path / CONFIG).exists():
+        config = read_config(path)
+        settings = _settings(config.model, generator_shape(config.model, config.objective))
+        return settings | {"prepare": {"tokenizer": str(path / TOKENIZER)}}
+    large, small = _folders(path, generator)
+    shape, _ = our_config(large)
+    settings = _settings(shape, our_config(small)[0]) if small else {"model": asdict(shape)}
+    return settings | {"prepare": {"tokenizer": str(large)}}
+
+
+def _settings(large: EncoderConfig, small: EncoderConfig) -> dict[str, Any]:
+    width, layers = small.width / large.width, small.layers / large.layers
+    scaled = generator_shape(large, ElectraConfig(generator_width=width, generator_layers=layers))
+    if (scaled.heads, scaled.feedforward_width) != (small.heads, small.feedforward_width):
+        raise ValueError(f"the generator is not the discriminator scaled down: {small}, expected {scaled}")
+    return {"model": asdict(large), "objective": {"generator_width": width, "generator_layers": layers}}
+
+
+def _folders(path: Path, generator: str) -> tuple[Path, Path | None]:
+    """The discriminator's folder and the generator's, if there is one."""
+    if (path / DISCRIMINATOR).is_dir():
+        inside = path / GENERATOR
+        return path / DISCRIMINATOR, Path(generator) if generator else inside if inside.is_dir() else None
+    if not (path / "config.json").exists():
+        raise ValueError(f"--init-from {path}: neither a run nor a Hugging Face folder")
+    return path, Path(generator) if generator else None
+
+
+def load_weights(model: Electra, source: str, generator: str) -> str:
+    """Put the weights of --init-from into the model. Returns what was loaded, in words.
+
+    The two networks share the discriminator's embeddings: a generator that was trained with others loses its own.
+    """
+    path = Path(source)
+    if (path / CONFIG).exists():
+        saved = load_newest(path)
+        if saved is None:
+            raise ValueError(f"--init-from {path}: the run has no checkpoint yet")
+        restore(model, saved.model)
+        return f"both networks of {path}, step {saved.step}"
+    large, small = _folders(path, generator)
+    if small is None:
+        from_tensors(model.discriminator, read_tensors(large), str(large))
+        return f"the discriminator of {large}; the generator begins anew, with the discriminator's embeddings"
+    tensors = read_tensors(small)
+    from_tensors(model.generator, tensors, str(small))
+    from_tensors(model.discriminator, read_tensors(large), str(large))
+    return f"the discriminator of {large} and the generator of {small}, with the discriminator's embeddings"
