@@ -9,7 +9,7 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import numpy as np
@@ -103,8 +103,8 @@ def _feistel(x: Tensor, height: int, width: int, key: Tensor) -> Tensor:
     return left * width + right
 
 
-def prefetched(make: Callable[[int], Batch], start: int, stop: int, depth: int = 4) -> Iterator[Batch]:
-    """make(start), ..., make(stop - 1), made in a thread ahead of their use."""
+def prefetched(make: Callable[[int], Batch], start: int, stop: int, depth: int = 4) -> Generator[Batch]:
+    """make(start), ..., make(stop - 1), made in a thread ahead of their use. Close it to end the thread."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     wanted = threading.Event()
     wanted.set()
@@ -112,11 +112,14 @@ def prefetched(make: Callable[[int], Batch], start: int, stop: int, depth: int =
     def work() -> None:
         try:
             for step in range(start, stop):
+                if not wanted.is_set():
+                    return
                 _put(ready, make(step), wanted)
         except BaseException as error:  # handed to the consumer, who raises it
             _put(ready, error, wanted)
 
-    threading.Thread(target=work, daemon=True).start()
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
     try:
         for _ in range(start, stop):
             batch = ready.get()
@@ -125,6 +128,7 @@ def prefetched(make: Callable[[int], Batch], start: int, stop: int, depth: int =
             yield batch
     finally:
         wanted.clear()
+        worker.join()
 
 
 def _put(ready: queue.Queue[Batch | BaseException], item: Batch | BaseException, wanted: threading.Event) -> None:

@@ -180,8 +180,9 @@ def _text_pieces(chunks: Iterator[bytes], name: str, config: ReadingConfig) -> I
                 is_open = False
         while len(carry) > PIECE_CHARACTERS:
             head, carry = _cut(carry)
-            yield Piece(head, ends_document=False)
-            is_open = True
+            if head:
+                yield Piece(head, ends_document=False)
+                is_open = True
     yield from _closing(carry, is_open)
 
 
@@ -205,10 +206,13 @@ def _split(text: str) -> Iterator[Piece]:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """A piece and the rest, which keeps the whitespace between them; where there is none, any character will do."""
-    at = max(text.rfind(space, 1, PIECE_CHARACTERS) for space in " \n\t")
-    at = at if at > 0 else PIECE_CHARACTERS
-    return text[:at].rstrip(), text[at:]
+    """A piece and the rest. The rest keeps the whitespace before it, which may turn out to be half of a blank line."""
+    body = text.lstrip()
+    if len(body) <= PIECE_CHARACTERS:
+        return "", body or ("\n" if "\n" in text else "")
+    at = max(body.rfind(space, 1, PIECE_CHARACTERS) for space in " \n\t")
+    head = body[: at if at > 0 else PIECE_CHARACTERS].rstrip()  # without whitespace, cut anywhere
+    return head, body[len(head) :]
 
 
 def _decoded(chunks: Iterator[bytes], name: str, errors: Literal["strict", "replace"]) -> Iterator[str]:

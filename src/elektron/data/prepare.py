@@ -60,7 +60,7 @@ def write_shards(
     progress: Callable[[int], object] = lambda text_bytes: None,
 ) -> Index:
     """Tokenise a corpus into a folder. `progress` is told the bytes of text as they are dealt out."""
-    _refuse_other(folder, tokenizer, config)
+    refuse_other(folder, tokenizer, config)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TOKENIZER_FILE, tokenizer.json.encode())
     context = multiprocessing.get_context("spawn")
@@ -71,7 +71,7 @@ def write_shards(
     return _write_index(folder, _something_held_out(shards, folder), tokenizer, config)
 
 
-def _refuse_other(folder: Path, tokenizer: Tokenizer, config: ShardsConfig) -> None:
+def refuse_other(folder: Path, tokenizer: Tokenizer, config: ShardsConfig) -> None:
     """A finished folder may be brought up to date with its corpus, not turned into another one under a run's feet."""
     if not (folder / INDEX).exists():
         return

@@ -65,8 +65,8 @@ class Tokenizer:
         self.json = text
         self.names = names
         """The special token of each role."""
-        self.hash = hashlib.sha256(_canonical(text).encode()).hexdigest()
         self._tokenizer = _plain(text)
+        self.hash = hashlib.sha256(_canonical(text).encode()).hexdigest()
         vocabulary = self._tokenizer.get_vocab()
         missing = [name for name in names.values() if name not in vocabulary]
         if missing:
@@ -235,8 +235,5 @@ def _plain(text: str) -> tokenizers.Tokenizer:
 
 def _canonical(text: str) -> str:
     """The parts of tokenizer.json that decide which ids come out, in one spelling."""
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not a tokenizer.json: {error}") from error
+    content = json.loads(text)
     return json.dumps({k: v for k, v in content.items() if k not in ("padding", "truncation")}, sort_keys=True)

@@ -36,8 +36,7 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
 
 def seed_key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     """The root key of a 64-bit seed."""
-    low = torch.tensor(_signed(seed), dtype=torch.int32, device=device)
-    return fold(mix(low), seed >> 32)
+    return fold(fold(torch.zeros((), dtype=torch.int32, device=device), seed), seed >> 32)
 
 
 def row_keys(seed: int, step: Tensor | int, rows: Tensor) -> Tensor:

@@ -44,15 +44,11 @@ class EncoderConfig:
     """Dropout of attention probabilities."""
 
     def __post_init__(self) -> None:
-        smallest = min(
-            self.layers, self.width, self.heads, self.feedforward_width, self.embedding_width, self.positions
-        )
-        if smallest < 1:
+        sizes = (self.layers, self.width, self.heads, self.feedforward_width, self.embedding_width, self.positions)
+        if min(sizes) < 1:
             raise ValueError(f"every size of an encoder must be at least 1: {self}")
         if self.width % self.heads:
-            raise ValueError(
-                f"{self.heads} heads do not divide a width of {self.width}: change --model.heads or .width"
-            )
+            raise ValueError(f"{self.heads} attention heads do not divide a width of {self.width}: change one of them")
         if not (0 <= self.dropout < 1 and 0 <= self.attention_dropout < 1):
             raise ValueError(f"dropout lies in [0, 1): {self.dropout}, {self.attention_dropout}")
 
@@ -68,11 +64,9 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(config.embedding_width, NORM_EPSILON)
 
     def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        if length > self.position.num_embeddings:
-            raise ValueError(
-                f"rows of {length} tokens are longer than the model's {self.position.num_embeddings} positions"
-            )
+        length, longest = tokens.shape[1], self.position.num_embeddings
+        if length > longest:
+            raise ValueError(f"rows of {length} tokens are longer than the model's {longest} positions")
         return self.norm(self.word(tokens) + self.position.weight[:length] + self.segment(segments))  # [B, T, E]
 
 

@@ -13,12 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from elektron.data.files import read_json, sha256, sync_folder, write_json
+from elektron.data.files import fields_of, read_json, sha256, sync_folder, write_json
 
 FOLDER = "checkpoints"
 VERSION = 1
 _UNFINISHED, _DISCARDED = ".unfinished-", ".discarded-"
-_MODEL, _OPTIMIZER, _STATE, _MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
+_FILES = _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_MANIFEST = "manifest.json"
 
 
 class Checkpoint(NamedTuple):
@@ -33,7 +34,7 @@ class Checkpoint(NamedTuple):
 
 def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint, then remove all but the newest `keep`. If writing fails, what was there stays."""
-    folder = run / FOLDER / f"step-{checkpoint.step:08d}"
+    folder = run / FOLDER / _name(checkpoint.step)
     unfinished = folder.with_name(_UNFINISHED + folder.name)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -49,17 +50,24 @@ def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
         raise OSError(error.errno, f"cannot write {folder}: {error.strerror or error}; {still}") from error
     sync_folder(folder.parent)
     for step in all_steps(run)[: -max(1, keep)]:
-        _remove(run / FOLDER / f"step-{step:08d}")
+        _remove(run / FOLDER / _name(step))
     return folder
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     for name, tensors in ((_MODEL, checkpoint.model), (_OPTIMIZER, checkpoint.optimizer)):
         _write_tensors(folder / name, tensors)
     write_json(folder / _STATE, checkpoint.state)
-    names = (_MODEL, _OPTIMIZER, _STATE)
-    sums = {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in names}
+    sums = {name: _sums(folder / name) for name in _FILES}
     write_json(folder / _MANIFEST, {"version": VERSION, "step": checkpoint.step, "files": sums})
+
+
+def _sums(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -89,7 +97,7 @@ def load_newest(run: Path) -> Checkpoint | None:
     steps = all_steps(run)
     if not steps:
         return None
-    folder = run / FOLDER / f"step-{steps[-1]:08d}"
+    folder = run / FOLDER / _name(steps[-1])
     try:
         return _load(folder)
     except ValueError as error:
@@ -98,15 +106,15 @@ def load_newest(run: Path) -> Checkpoint | None:
 
 
 def _load(folder: Path) -> Checkpoint:
-    manifest = read_json(folder / _MANIFEST)
-    if manifest.get("version") != VERSION:
-        raise ValueError(f"{folder}: checkpoint version {manifest.get('version')}, this Elektron reads {VERSION}")
-    for name, expected in manifest["files"].items():
-        path = folder / name
-        if not path.exists():
-            raise ValueError(f"{path} is missing")
-        if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
-            raise ValueError(f"{path}: damaged (its checksum is not the manifest's)")
+    path = folder / _MANIFEST
+    manifest = fields_of(read_json(path), ("version", "step", "files"), path)
+    if manifest["version"] != VERSION or folder.name != _name(manifest["step"]):
+        raise ValueError(f"{path}: damaged, or of another version than {VERSION}, which this Elektron reads")
+    for name, expected in fields_of(manifest["files"], _FILES, path).items():
+        if not (folder / name).exists():
+            raise ValueError(f"{folder / name} is missing")
+        if _sums(folder / name) != expected:
+            raise ValueError(f"{folder / name}: damaged (its checksum is not the manifest's)")
     model, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
     return Checkpoint(manifest["step"], model, optimizer, read_json(folder / _STATE))
 

@@ -3,7 +3,7 @@
 import math
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -96,13 +96,17 @@ def train(
     optimizer = Optimizer(model, optimizer_config)
     step, tally = _resume(run, model, optimizer, device)
 
-    with Display(total, step) as display, _caught_signals() as signals:
+    with (
+        Display(total, step) as display,
+        _caught_signals() as signals,
+        closing(prefetched(make_batch, step, total)) as batches,
+    ):
         metrics = Metrics(run, step, [display.show, *(SINKS[name](run) for name in watch.to)])
         if "run" not in metrics.last:
             metrics.write(_facts(step, model, data, phases, device))
         clock = Clock(device)
         model.train()
-        for batch in prefetched(make_batch, step, total):
+        for batch in batches:
             phase = phases[phase_at(phases, step)[0]]
             rate = learning_rate(schedule, step, total)
             moved = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
@@ -229,7 +233,8 @@ def _evaluate(
 ) -> None:
     """Write the held-out record, and in words what has gone wrong since the one before."""
     batches = held_batches(data, phase.length, rows, phase.rows)
-    record = {"kind": "held", "step": step} | evaluate(model, batches, next(model.parameters()).device)
+    found = evaluate(model, batches, next(model.parameters()).device)
+    record = {"kind": "held", "step": step} | _finite(found, step, metrics)
     before = metrics.last.get("held")
     context = metrics.last["run"]["unigram_loss"], model.config.mask_rate
     known = troubles(before, *context, progress) if before else {}

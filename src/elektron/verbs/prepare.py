@@ -15,7 +15,7 @@ from elektron.config import overlay, parse, read_toml, split_files
 from elektron.data import corpus, tokenizer
 from elektron.data.corpus import ReadingConfig
 from elektron.data.files import read_json, write_atomically, write_json
-from elektron.data.prepare import ShardsConfig, write_shards
+from elektron.data.prepare import ShardsConfig, refuse_other, write_shards
 from elektron.data.shards import Index
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 
@@ -87,6 +87,7 @@ def _tokenizer(sources: list[str], out: Path, config: PrepareConfig, console: Co
         return tokenizer.load(finished, config)
     console.print(f"training a tokenizer of {config.vocab_size:,} tokens")
     trained = tokenizer.train(lambda: _sample(sources, config), config)
+    refuse_other(out, trained, config)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(finished, trained.json.encode())
     write_json(out / RECIPE, recipe)

@@ -47,11 +47,11 @@ def configure(arguments: Sequence[str], prog: str, description: str) -> RunConfi
 
     asked = layered(RunConfig())
     if runs.has_begun(asked.run):
-        return layered(runs.read_config(asked.run))
+        return runs.check(layered(runs.read_config(asked.run)))
     config = runs.with_presets(RunConfig(), asked.preset)
     if asked.init_from:
         config = overlay(config, runs.settings_of(asked.init_from, asked.init_generator), asked.init_from)
-    config = layered(config)
+    config = runs.check(layered(config))
     return config if config.data or config.corpus else replace(config, corpus=(PYTHON_DOCS,))
 
 

@@ -53,14 +53,23 @@ class RunConfig:
     watch: WatchConfig = WatchConfig()
     prepare: PrepareConfig = PrepareConfig()
 
-    def __post_init__(self) -> None:
-        longest = max(length for _, length, _ in self.train.phases)
-        if longest > self.model.positions:
-            raise ValueError(f"rows of {longest} tokens are longer than the model's {self.model.positions} positions")
-
     @property
     def data_folder(self) -> Path:
         return Path(self.data) if self.data else self.run / "data"
+
+
+def check(config: RunConfig) -> RunConfig:
+    """The config itself, if its sections fit one another; only one that is complete can be asked to."""
+    longest, positions = max(length for _, length, _ in config.train.phases), config.model.positions
+    if longest > positions:
+        raise ValueError(
+            f"rows of {longest} tokens are longer than the model's {positions} positions (--model.positions)"
+        )
+    try:
+        generator_shape(config.model, config.objective)
+    except ValueError as error:
+        raise ValueError(f"the generator's shape is impossible: {error}") from error
+    return config
 
 
 def with_presets(config: RunConfig, presets: tuple[str, ...]) -> RunConfig:

@@ -1,0 +1,61 @@
+"""What many tests need: a small language, a tokenizer for it, prepared data."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ["TERM"] = "dumb"
+
+from elektron.data import corpus, tokenizer
+from elektron.data.prepare import ShardsConfig, write_shards
+from elektron.data.shards import Data, open_data
+from elektron.data.tokenizer import Tokenizer, TokenizerConfig
+
+NOUNS = ["cat", "dog", "bird", "fish", "king", "queen", "child", "river", "mountain", "house"]
+VERBS = ["sees", "likes", "follows", "finds", "hears", "remembers"]
+ADJECTIVES = ["old", "young", "small", "red", "quiet", "happy"]
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """A language of few words and fixed order."""
+    draw = random.Random(seed)
+    return [
+        f"The {draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.choice(VERBS)} a {draw.choice(NOUNS)}."
+        for _ in range(count)
+    ]
+
+
+def documents(count: int, seed: int = 0) -> list[str]:
+    lines = iter(sentences(count * 8, seed))
+    return ["\n".join(next(lines) for _ in range(8)) for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 documents with a blank line between them."""
+    path = tmp_path_factory.mktemp("corpus") / "tales.txt"
+    path.write_text("\n\n".join(documents(200)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer(text_file: Path) -> Tokenizer:
+    return tokenizer.train(lambda: iter([text_file.read_text()]), TokenizerConfig(vocab_size=128))
+
+
+@pytest.fixture(scope="session")
+def data_folder(text_file: Path, small_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "tales"
+    pieces = corpus.pieces(corpus.sources([str(text_file)]), corpus.ReadingConfig())
+    write_shards(pieces, small_tokenizer, folder, ShardsConfig(held_out=0.05, workers=1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data(data_folder: Path) -> Data:
+    return open_data(data_folder)

@@ -1,0 +1,154 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from elektron.kernels.counters import row_keys
+from elektron.model.cost import encoder_flops
+from elektron.model.encoder import Embeddings, Encoder, EncoderConfig, initialise
+from elektron.model.heads import Discriminator, Generator
+
+SHAPE = EncoderConfig(
+    layers=2,
+    width=32,
+    heads=4,
+    feedforward_width=64,
+    embedding_width=16,
+    positions=24,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+
+
+def make_encoder(shape: EncoderConfig) -> Encoder:
+    encoder = Encoder(shape, Embeddings(100, shape))
+    initialise(encoder, 0)
+    return encoder
+
+
+def rows(count: int = 3, length: int = 12):
+    return torch.randint(100, (count, length)), (torch.arange(length) > 5).long().repeat(count, 1)
+
+
+def test_padding_is_not_seen():
+    encoder = make_encoder(SHAPE)
+    tokens, segments = rows()
+    mask = torch.ones_like(tokens)
+    mask[:, 8:] = 0
+    other = tokens.clone()
+    other[:, 8:] = 7
+    first, second = (encoder(t, segments, mask)[:, :8] for t in (tokens, other))
+    assert torch.equal(first, second)
+    short = encoder(tokens[:, :8], segments[:, :8])
+    assert torch.allclose(first, short, atol=1e-6)
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_attention_with_dropout_is_attention(with_mask):
+    """At a rate too small to drop anything, the explicit form gives what torch's own attention gives."""
+    tokens, segments = rows()
+    mask = (torch.rand(tokens.shape) > 0.3).long() if with_mask else None
+    if mask is not None:
+        mask[:, 0] = 1
+    keys = row_keys(0, 0, torch.arange(3, dtype=torch.int32))
+    plain = make_encoder(SHAPE)(tokens, segments, mask)
+    explicit = make_encoder(replace(SHAPE, attention_dropout=1e-9))(tokens, segments, mask, keys)
+    assert torch.allclose(plain, explicit, atol=1e-5)
+
+
+def test_dropout_needs_keys_and_depends_on_them():
+    encoder = make_encoder(replace(SHAPE, dropout=0.2, attention_dropout=0.2))
+    tokens, segments = rows()
+    keys = row_keys(0, 0, torch.arange(3, dtype=torch.int32))
+    assert torch.equal(encoder(tokens, segments), encoder(tokens, segments))
+    assert torch.equal(encoder(tokens, segments, keys=keys), encoder(tokens, segments, keys=keys))
+    assert not torch.allclose(encoder(tokens, segments, keys=keys), encoder(tokens, segments))
+    alone = encoder(tokens[1:2], segments[1:2], keys=keys[1:2])
+    assert torch.allclose(alone, encoder(tokens, segments, keys=keys)[1:2], atol=1e-6)
+
+
+def test_every_dropout_site_has_its_own_bits():
+    """The same values through two layers are not dropped alike: sites differ between layers and within them."""
+    encoder = make_encoder(replace(SHAPE, layers=3, dropout=0.5))
+    sites = [layer.first_site + offset for layer in encoder.layers for offset in range(1, 4)]  # pyright: ignore[reportOperatorIssue]
+    assert len(set(sites)) == len(sites)
+    assert 0 not in sites
+
+
+def test_recomputing_changes_no_gradient():
+    tokens, segments = rows()
+    keys = row_keys(0, 0, torch.arange(3, dtype=torch.int32))
+    gradients = []
+    for recompute in (False, True):
+        encoder = make_encoder(replace(SHAPE, dropout=0.1, attention_dropout=0.1))
+        encoder.recompute = recompute
+        encoder(tokens, segments, keys=keys).square().sum().backward()
+        gradients.append([p.grad for p in encoder.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_no_projection_where_the_widths_are_equal():
+    names = dict(make_encoder(replace(SHAPE, embedding_width=32)).named_parameters())
+    assert not any("project" in name for name in names)
+
+
+def test_initialisation_is_the_original_s():
+    shape = replace(SHAPE, width=128, feedforward_width=256, embedding_width=64)
+    embeddings = Embeddings(2000, shape)
+    network = Discriminator(shape, embeddings)
+    initialise(network, 3)
+    for name, parameter in ((name, parameter.detach()) for name, parameter in network.named_parameters()):
+        if name.endswith("norm.weight"):
+            assert (parameter == 1).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        elif name.endswith(("project.weight", "score.weight")):
+            bound = (6 / sum(parameter.shape)) ** 0.5
+            assert parameter.abs().max() <= bound
+            assert parameter.std() == pytest.approx(bound / 3**0.5, rel=0.2)
+        else:
+            assert parameter.abs().max() <= 0.04
+            assert parameter.std() == pytest.approx(0.02 * 0.88, rel=0.1)  # what truncation at two deviations leaves
+    again = Discriminator(shape, Embeddings(2000, shape))
+    initialise(again, 3)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    initialise(again, 4)
+    assert not torch.equal(network.encoder.embeddings.word.weight, again.encoder.embeddings.word.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "3 attention heads do not divide a width of 32"),
+        ({"layers": 0}, "at least 1"),
+        ({"dropout": 1.0}, r"dropout lies in \[0, 1\)"),
+    ],
+)
+def test_impossible_shapes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SHAPE, **change)
+
+
+def test_rows_longer_than_the_positions_are_refused():
+    with pytest.raises(ValueError, match="rows of 25 tokens are longer than the model's 24 positions"):
+        make_encoder(SHAPE)(*rows(1, 25))
+
+
+def test_a_generator_s_vocabulary_is_its_embeddings():
+    embeddings = Embeddings(100, SHAPE)
+    generator = Generator(SHAPE, embeddings)
+    tokens, segments = rows()
+    assert generator(tokens, segments).shape == (3, 12, 100)
+    hidden = torch.randn(5, 32)
+    assert torch.equal(generator.logits(hidden), generator.head(hidden, embeddings.word.weight))
+
+
+def test_flops_are_counted_like_the_profiler_does():
+    """torch's own counter of matrix products, on a forward pass of the encoder alone."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    encoder = make_encoder(replace(SHAPE, attention_dropout=1e-9))  # it does not know the fused attention of a CPU
+    tokens, segments = rows(4, 16)
+    with FlopCounterMode(display=False) as counter:
+        encoder(tokens, segments, keys=row_keys(0, 0, torch.arange(4, dtype=torch.int32)))
+    assert counter.get_total_flops() == pytest.approx(encoder_flops(SHAPE, 16) * 64)

@@ -1,0 +1,1 @@
+"""Slow, obvious versions to compare with."""

@@ -1,0 +1,64 @@
+"""Masking, sampling and labels of one row, and the loss, from their definitions."""
+
+import math
+
+from reference.hashing import fold, uniform
+
+POSITIONS, KEEP, SAMPLE = 0, 1, 2
+
+
+def distinct_positions(candidates: list[int], count: int, key: int) -> list[int]:
+    """The `count` candidates with the smallest hashes."""
+    return sorted(sorted(candidates, key=lambda position: (fold(key, position), position))[:count])
+
+
+def repeated_positions(candidates: list[int], count: int, key: int) -> list[int]:
+    """`count` independent draws."""
+    return sorted(candidates[int(uniform(fold(key, i)) * len(candidates))] for i in range(count))
+
+
+def masked_row(original: list[int], positions: list[int], keep_rate: float, mask: int, key: int) -> list[int]:
+    row = list(original)
+    for i, position in enumerate(positions):
+        if uniform(fold(key, i)) >= keep_rate:
+            row[position] = mask
+    return row
+
+
+def sampled_token(logits: list[float], temperature: float, forbidden: int | None, key: int) -> int:
+    """The best of the logits after Gumbel noise."""
+    best, best_value = -1, -math.inf
+    for token, logit in enumerate(logits):
+        if token != forbidden:
+            value = logit / temperature - math.log(-math.log(uniform(fold(key, token))))
+            if value > best_value:
+                best, best_value = token, value
+    return best
+
+
+def corrupted_row(original: list[int], positions: list[int], samples: list[int]) -> list[int]:
+    row = list(original)
+    for position in set(positions):
+        drawn = [sample for place, sample in zip(positions, samples, strict=True) if place == position]
+        row[position] = sum(drawn) // len(drawn)
+    return row
+
+
+def cross_entropy(logits: list[float], target: int) -> float:
+    top = max(logits)
+    return top + math.log(sum(math.exp(x - top) for x in logits)) - logits[target]
+
+
+def binary_cross_entropy(logit: float, label: bool) -> float:
+    return math.log1p(math.exp(-logit if label else logit))
+
+
+def area_under_curve(scores: list[float], labels: list[bool]) -> float:
+    """Over all pairs of a replaced and an original token."""
+    wins = pairs = 0.0
+    for score, label in zip(scores, labels, strict=True):
+        for other, other_label in zip(scores, labels, strict=True):
+            if label and not other_label:
+                pairs += 1
+                wins += (score > other) + 0.5 * (score == other)
+    return wins / pairs

@@ -1,0 +1,160 @@
+"""The house itself: imports go one way, every shipped config and every command of the README parses."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from elektron.cli import VERBS
+from elektron.config import overlay
+from elektron.presets import PRESETS
+from elektron.verbs import pretrain, runs
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "elektron"
+LAYERS = [
+    {"kernels"},
+    {"data"},
+    {"model"},
+    {"objectives"},
+    {"train", "tasks", "score"},
+    {"interop"},
+    {"verbs"},
+    {"cli"},
+]
+"""Each may import itself and what stands above it."""
+ANYWHERE = {"config": set(), "presets": set(), "__init__": {"interop"}, "__main__": {"cli"}}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else "__init__"
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "elektron")]
+            found |= {name for name in names if name.startswith("elektron")}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("elektron")}
+    return found
+
+
+def test_imports_go_one_way():
+    for path in SOURCE.rglob("*.py"):
+        here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        rooms = {room(name) for name in imports(path)} - {here, "__init__", "__version__"}
+        if here in ANYWHERE:
+            assert rooms <= ANYWHERE[here], path
+        else:
+            level = next(i for i, layer in enumerate(LAYERS) if here in layer)
+            allowed = set().union(*LAYERS[:level])
+            if here in ("verbs", "cli"):
+                allowed |= {"config", "presets"}
+            assert rooms <= allowed, f"{path} imports {rooms - allowed}"
+
+
+def test_help_is_instant():
+    """Neither torch nor the command line's library is loaded for it."""
+    script = (
+        "import sys; sys.argv = ['elektron', '--help']; import elektron.cli; elektron.cli.main(); print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    loaded = set(said.splitlines()[-1].split())
+    assert not loaded & {"torch", "numpy", "tyro", "rich", "tokenizers", "pyarrow"}
+    for verb in VERBS:
+        assert verb in said
+
+
+def test_importing_elektron_loads_nothing():
+    script = "import sys, elektron; assert not {'torch', 'numpy'} & set(sys.modules); elektron.load_discriminator"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb):
+    said = subprocess.run(
+        [sys.executable, "-m", "elektron", verb, "--help"], capture_output=True, text=True, check=True
+    )
+    assert f"usage: elektron {verb}" in said.stdout
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+def test_every_shipped_config_parses(path):
+    assert runs.check(pretrain.configure([str(path)], "elektron pretrain", "")).train.phases
+
+
+@pytest.mark.parametrize(
+    "names", [(name,) for name in PRESETS] + [("small", "paper"), ("base", "paper"), ("large", "paper")]
+)
+def test_presets_apply_in_full(names):
+    config = runs.with_presets(runs.RunConfig(), names)
+    for name in names:
+        assert overlay(config, PRESETS[name], name) == config
+
+
+def readme_commands() -> list[str]:
+    blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+
+def test_the_readme_s_commands_exist():
+    """elektron's flags parse, make's targets and every file named are there."""
+    commands = readme_commands()
+    assert any(command.startswith("make quickstart") for command in commands)
+    for command in commands:
+        program, *arguments = shlex.split(command.split("|")[-1])
+        if program == "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+            assert set(arguments) <= set(targets), command
+        elif program == "elektron":
+            parses(arguments, command)
+        else:
+            assert program in ("pip", "git", "cd", "python"), command
+
+
+def parses(arguments: list[str], command: str) -> None:
+    """The verb takes these words: nothing is run."""
+    verb, *rest = arguments
+    assert verb in VERBS, command
+    for word in rest:
+        if word.endswith(".toml"):
+            assert (ROOT / word).exists() or word.startswith("runs/"), command
+    script = (
+        "import sys; from importlib import import_module; import elektron.config as config\n"
+        f"module = import_module('elektron.verbs.{verb}')\n"
+        "class Parsed(Exception): pass\n"
+        "real = config.parse\n"
+        "def parse(*a, **k):\n    real(*a, **k)\n    raise Parsed\n"
+        "import elektron.verbs.pretrain\n"
+        "for m in (module, elektron.verbs.pretrain): m.parse = parse\n"
+        f"try: module.main({[w for w in rest if not w.endswith('.toml')]!r})\n"
+        "except Parsed: sys.exit(0)\n"
+        "sys.exit('nothing was parsed')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+def test_the_version_is_one():
+    import elektron
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == elektron.__version__
+
+
+def test_constraints_pin_every_dependency():
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for group in project["optional-dependencies"].values() for d in group)]
+    names = {re.split(r"[\[<>=]", name)[0].lower().replace("_", "-") for name in wanted} - {"elektron"}
+    assert names <= pinned, names - pinned

@@ -1,0 +1,130 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from elektron.train import checkpoint
+from elektron.train.checkpoint import Checkpoint, all_steps, load_newest, restore, save
+
+
+def make(step: int) -> Checkpoint:
+    return Checkpoint(step, {"a": torch.full((50,), float(step))}, {"first.a": torch.zeros(50)}, {"steps": step})
+
+
+def test_the_newest_comes_back(tmp_path):
+    assert load_newest(tmp_path) is None
+    for step in (5, 10, 100):
+        save(tmp_path, make(step), keep=2)
+    assert all_steps(tmp_path) == [10, 100]
+    found = load_newest(tmp_path)
+    assert found is not None
+    assert (found.step, found.state) == (100, {"steps": 100})
+    assert torch.equal(found.model["a"], make(100).model["a"])
+    assert sorted(path.name for path in (tmp_path / checkpoint.FOLDER).iterdir()) == ["step-00000010", "step-00000100"]
+
+
+def test_a_step_may_be_written_again(tmp_path):
+    save(tmp_path, make(5), keep=3)
+    save(tmp_path, make(5)._replace(state={"again": True}), keep=3)
+    found = load_newest(tmp_path)
+    assert found is not None
+    assert found.state == {"again": True}
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_damage_is_refused_by_name(tmp_path_factory, data):
+    run = tmp_path_factory.mktemp("run")
+    for step in (5, 10):
+        save(run, make(step), keep=2)
+    folder = run / checkpoint.FOLDER / "step-00000010"
+    path = folder / data.draw(st.sampled_from(sorted(p.name for p in folder.iterdir())))
+    content = bytearray(path.read_bytes())
+    how = data.draw(st.sampled_from(["flip", "cut", "remove"]))
+    if how == "remove":
+        path.unlink()
+    else:
+        at = data.draw(st.integers(0, len(content) - 1))
+        if how == "flip":
+            content[at] ^= 1 << data.draw(st.integers(0, 7))
+        else:
+            del content[at:]
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match="step-00000010") as caught:
+        load_newest(run)
+    assert "to go on from step 5" in str(caught.value)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    save(tmp_path, make(5), keep=1)
+    real = os.fsync
+    for failing in range(1, 7):
+        calls = 0
+
+        def fsync(descriptor: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == failing:  # noqa: B023
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            save(tmp_path, make(10), keep=1)
+        monkeypatch.setattr(os, "fsync", real)
+        assert caught.value.errno == errno.ENOSPC
+        found = load_newest(tmp_path)
+        assert found is not None
+        assert found.step == 5
+        assert "the newest whole checkpoint is step 5" in str(caught.value)
+        assert [path.name for path in (tmp_path / checkpoint.FOLDER).iterdir()] == ["step-00000005"]
+    save(tmp_path, make(10), keep=1)
+    assert all_steps(tmp_path) == [10]
+
+
+def test_a_really_full_disk(tmp_path):
+    """A file size limit is a full disk that needs no root."""
+    import subprocess
+    import sys
+
+    script = f"""
+import resource, signal, torch
+from pathlib import Path
+from elektron.train.checkpoint import Checkpoint, save
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+run = Path({str(tmp_path)!r})
+save(run, Checkpoint(5, {{"a": torch.zeros(10)}}, {{}}, {{}}), 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    save(run, Checkpoint(6, {{"a": torch.zeros(100_000)}}, {{}}, {{}}), 2)
+except OSError as error:
+    print("refused:", error)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "refused: " in found.stdout
+    assert "the newest whole checkpoint is step 5" in found.stdout
+    assert all_steps(tmp_path) == [5]
+
+
+def test_restoring_checks_names_and_shapes():
+    model = nn.Linear(3, 2)
+    good = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+    restore(model, good)
+    assert (model.weight == 1).all()
+    with pytest.raises(ValueError, match="another model.*extra"):
+        restore(model, good | {"extra": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"weight is \[2, 4\] there, \[2, 3\] here"):
+        restore(model, good | {"weight": torch.ones(2, 4)})
+
+
+def test_another_version_is_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "VERSION", 99)
+    save(tmp_path, make(5), keep=1)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="another version"):
+        load_newest(tmp_path)

@@ -1,0 +1,268 @@
+"""The road as its user walks it: real commands in real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from conftest import documents
+from elektron.config import read_toml
+from elektron.train.checkpoint import FOLDER, all_steps, load_newest
+from elektron.train.metrics import read
+from elektron.verbs.pretrain import configure
+
+transformers.logging.set_verbosity_error()
+
+FLAGS = (
+    "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
+    "--model.positions 32 --model.dropout 0.1 --model.attention-dropout 0.1 --schedule.warmup-steps 3 "
+    "--prepare.vocab-size 128 --prepare.workers 1 --prepare.held-out 0.05 "
+    "--watch.log-every 3 --watch.evaluate-every 4 --watch.evaluate-rows 8 --watch.checkpoint-every 5 --device cpu"
+).split()
+TEN_STEPS = ["--train.phases", "10", "16", "4"]
+
+
+def elektron(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "elektron", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    print(done.stdout, done.stderr)  # shown by pytest where a test fails
+    done.check_returncode()
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, text_file) -> Path:
+    """A run from text to folders, in one command."""
+    run = tmp_path_factory.mktemp("runs") / "tales"
+    elektron("pretrain", "--corpus", text_file, "--run", run, *FLAGS, *TEN_STEPS)
+    return run
+
+
+def test_one_command_from_text_to_hugging_face_folders(finished, text_file):
+    assert {path.name for path in finished.iterdir()} == {
+        "checkpoints", "config.toml", "data", "discriminator", "generator", "metrics.jsonl", "report.html", "tokenizer",
+    }  # fmt: skip
+    tokenizer = transformers.AutoTokenizer.from_pretrained(finished / "discriminator")
+    discriminator = transformers.ElectraForPreTraining.from_pretrained(finished / "discriminator")
+    generator = transformers.ElectraForMaskedLM.from_pretrained(finished / "generator")
+    inputs = tokenizer("The old cat sees a dog.", return_tensors="pt")
+    assert discriminator(**inputs).logits.shape == inputs.input_ids.shape
+    assert generator(**inputs).logits.shape == (*inputs.input_ids.shape, tokenizer.vocab_size)
+    card = (finished / "discriminator" / "README.md").read_text()
+    assert "| steps | 10 of 10 |" in card
+    assert "held-out detection AUC" in card
+    records = read(finished)
+    assert [record["step"] for record in records if record["kind"] == "train"] == [3, 6, 9, 10]
+    assert [record["step"] for record in records if record["kind"] == "held"] == [4, 8, 10]
+
+
+def outcome(run: Path):
+    saved = load_newest(run)
+    assert saved is not None
+    return saved, [{k: v for k, v in record.items() if k != "clock"} for record in read(run)]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    (a, records), (b, other_records) = outcome(first), outcome(second)
+    assert records == other_records
+    assert (a.step, a.state) == (b.step, b.state)
+    assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
+    assert all(torch.equal(a.optimizer[name], b.optimizer[name]) for name in a.optimizer)
+
+
+def test_five_steps_a_kill_and_five_more_are_ten(tmp_path, finished):
+    """kill -9 after the checkpoint of step 5, somewhere in the steps that follow."""
+    run, data = tmp_path / "killed", finished / "data"
+    arguments = ["pretrain", "--data", data, "--run", run, *FLAGS, *TEN_STEPS]
+    process = subprocess.Popen([sys.executable, "-m", "elektron", *map(str, arguments)], stdout=subprocess.DEVNULL)
+    while not all_steps(run):
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert all_steps(run) == [5] or process.returncode == 0
+    elektron(*arguments)
+    whole = tmp_path / "whole"
+    elektron("pretrain", "--data", data, "--run", whole, *FLAGS, *TEN_STEPS)
+    assert_same(whole, run)
+
+
+DIES = """
+import os, sys
+from elektron import cli
+moment, calls, real = int(sys.argv[1]), 0, {"fsync": os.fsync, "replace": os.replace}
+def dying(name):
+    def call(*arguments, **options):
+        global calls
+        path = arguments[0]
+        if "step-00000010" in str(os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path):
+            calls += 1
+            if calls == moment:
+                os.kill(os.getpid(), 9)
+        return real[name](*arguments, **options)
+    return call
+os.fsync, os.replace = dying("fsync"), dying("replace")
+sys.argv = ["elektron", *sys.argv[2:]]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 5, 7, 8, 9])
+def test_killed_in_the_middle_of_writing_a_checkpoint(tmp_path, finished, moment):
+    """At every sync and rename while step 10 is written: step 5 stands, and the run ends as if nothing had happened."""
+    (tmp_path / "dies.py").write_text(DIES)
+    run = tmp_path / "killed"
+    arguments = ["pretrain", "--data", finished / "data", "--run", run, *FLAGS, "--train.phases", 11, 16, 4]
+    command = [sys.executable, str(tmp_path / "dies.py"), str(moment), *map(str, arguments)]
+    assert subprocess.run(command, capture_output=True, text=True).returncode == -signal.SIGKILL
+    assert all_steps(run) == [5]
+    assert any(path.name.startswith(".unfinished") for path in (run / FOLDER).iterdir())
+    elektron(*arguments)
+    reference = finished.parent / "eleven"
+    if not reference.exists():
+        elektron("pretrain", "--data", finished / "data", "--run", reference, *FLAGS, "--train.phases", 11, 16, 4)
+    assert_same(reference, run)
+    assert not any(path.name.startswith(".") for path in (run / FOLDER).iterdir())
+
+
+def test_sigterm_leaves_cleanly_and_the_same_command_goes_on(tmp_path, finished):
+    run = tmp_path / "stopped"
+    arguments = ["pretrain", "--data", finished / "data", "--run", run, *FLAGS, "--train.phases", "100000", "16", "4"]
+    command = [sys.executable, "-m", "elektron", *map(str, arguments)]
+    for _ in range(2):
+        steps = all_steps(run)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while all_steps(run) == steps:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        out, error = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert error == ""
+        assert "stopped by signal 15; the same command goes on from here" in out
+        assert max(all_steps(run)) > max(steps, default=0)
+    logged = [record["step"] for record in read(run) if record["kind"] == "train"]
+    assert logged == list(range(3, max(logged) + 1, 3))
+
+
+def test_a_run_s_config_repeats_it_and_its_folder_is_enough_to_go_on(tmp_path, finished):
+    copy = tmp_path / "copy"
+    elektron("pretrain", finished / "config.toml", "--run", copy, "--data", finished / "data")
+    saved, again = load_newest(finished), load_newest(copy)
+    assert saved is not None
+    assert again is not None
+    assert all(torch.equal(saved.model[name], again.model[name]) for name in saved.model)
+    config = configure(["--run", str(finished)], "elektron pretrain", "")
+    assert config.train.phases == ((10, 16, 4),)
+    assert config.model.width == 32
+
+
+def test_what_a_run_may_be_resumed_with(finished):
+    elektron("pretrain", "--run", finished, "--watch.log-every", 2)
+    for flag, value in (("--objective.mask-rate", "0.3"), ("--seed", "1"), ("--model.layers", "2")):
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            elektron("pretrain", "--run", finished, flag, value)
+        assert caught.value.returncode == 2
+        assert "is a run with another config" in caught.value.stderr
+        assert flag[2:].replace("-", "_") in caught.value.stderr
+        assert "Traceback" not in caught.value.stderr
+
+
+def test_evaluate_gives_the_run_s_own_numbers(finished, tmp_path):
+    found = json.loads(elektron("evaluate", finished, "--rows", 8, "--json").stdout)
+    held = [record for record in read(finished) if record["kind"] == "held"][-1]
+    for name, value in held.items():
+        if isinstance(value, float):
+            assert found[name] == pytest.approx(value, rel=1e-5), name
+    elektron("export", finished, "--to", tmp_path / "out")
+    flags = ["--data", finished / "data", "--length", 16, "--rows", 8]
+    exported = json.loads(elektron("evaluate", tmp_path / "out", *flags, "--json").stdout)
+    assert exported == pytest.approx(found, rel=1e-5)
+    assert "discriminator auc" in elektron("evaluate", tmp_path / "out", *flags).stdout
+
+
+def test_export_with_onnx(finished, tmp_path):
+    out = elektron("export", finished, "--to", tmp_path, "--onnx").stdout
+    assert "logits within" in out
+    assert (tmp_path / "discriminator" / "model.onnx").exists()
+
+
+def test_report_and_plan(finished):
+    out = elektron("report", finished).stdout.strip()
+    page = Path(out).read_text()
+    assert page.count("<svg") == 8
+    assert "<script src" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    plan = elektron("plan", "--preset", "small").stdout
+    assert "14,19" in plan
+    assert "70.2 million" in plan
+    assert "16,384,000,000 in 1,000,000 steps" in plan
+
+
+@pytest.mark.parametrize("source", ["run", "folder", "discriminator"])
+def test_going_on_from_weights(tmp_path, finished, source):
+    """From a run, from an exported folder, from a discriminator alone: its shapes, its tokenizer, its weights."""
+    (tmp_path / "new.txt").write_text("\n\n".join(documents(60, seed=5)))
+    path = {"run": finished, "folder": tmp_path / "export", "discriminator": finished / "discriminator"}[source]
+    if source == "folder":
+        elektron("export", finished, "--to", path)
+    run = tmp_path / "adapted"
+    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.workers 1 --device cpu".split()
+    out = elektron("pretrain", "--init-from", path, "--corpus", tmp_path / "new.txt", "--run", run, *flags).stdout
+    old, new = load_newest(finished), load_newest(run)
+    assert old is not None
+    assert new is not None
+    kept = [name for name in old.model if source != "discriminator" or name.startswith("discriminator")]
+    assert all(torch.equal(old.model[name], new.model[name]) for name in kept)
+    assert set(old.model) == set(new.model)
+    assert read_toml(run / "config.toml")["model"]["width"] == 32
+    assert "begins with" in out
+    assert ("generator begins anew" in out) == (source == "discriminator")
+
+
+def test_going_on_from_transformers_weights_with_a_generator(tmp_path, finished, text_file):
+    """Folders that transformers wrote, and a generator that is no quarter of the discriminator."""
+    for role, kind in (
+        ("discriminator", transformers.ElectraForPreTraining),
+        ("generator", transformers.ElectraForMaskedLM),
+    ):
+        kind.from_pretrained(finished / role).save_pretrained(tmp_path / role)
+        transformers.AutoTokenizer.from_pretrained(finished / role).save_pretrained(tmp_path / role)
+    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.workers 1 --device cpu".split()
+    elektron(
+        "pretrain", "--init-from", tmp_path / "discriminator", "--init-generator", tmp_path / "generator",
+        "--data", finished / "data", "--run", tmp_path / "run", *flags,
+    )  # fmt: skip
+    old, new = load_newest(finished), load_newest(tmp_path / "run")
+    assert old is not None
+    assert new is not None
+    assert all(torch.equal(old.model[name], new.model[name]) for name in old.model)
+
+
+def test_standard_input_can_train_a_tokenizer(tmp_path):
+    text = "\n\n".join(documents(60))
+    out = elektron(
+        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--workers", 1, input=text
+    )
+    assert "60 documents" in out.stdout
+    again = elektron(
+        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--workers", 1, input=text
+    )
+    assert "training a tokenizer" in out.stdout
+    assert "training a tokenizer" not in again.stdout
+
+
+def test_loss_that_is_not_finite_is_told_in_words(tmp_path, finished):
+    arguments = ["pretrain", "--data", finished / "data", "--run", tmp_path / "wild", *FLAGS, *TEN_STEPS]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        elektron(*arguments, "--schedule.learning-rate", "1e30", "--optimizer.clip-norm", "0", env=os.environ)
+    assert caught.value.returncode == 2
+    assert "not finite" in caught.value.stderr
+    assert "Traceback" not in caught.value.stderr
