@@ -8,7 +8,7 @@ from typing import Any
 
 TINY: dict[str, Any] = {
     "model": {
-        "layers": 4,
+        "layers": 2,
         "width": 128,
         "heads": 4,
         "feedforward_width": 512,
@@ -17,11 +17,13 @@ TINY: dict[str, Any] = {
         "dropout": 0.0,
         "attention_dropout": 0.0,
     },
-    "objective": {"generator_width": 0.5},
-    "schedule": {"learning_rate": 2e-3, "warmup_steps": 100},
-    "train": {"phases": [[1000, 64, 64]]},
+    "start": "local",
+    "objective": {"generator_width": 0.5, "generator_layers": 0.5},
+    "optimizer": {"beta2": 0.98},
+    "schedule": {"learning_rate": 7e-4, "warmup_steps": 200},
+    "train": {"phases": [[2000, 64, 32]]},
     "prepare": {"vocab_size": 4096},
-    "watch": {"log_every": 20, "evaluate_every": 200, "checkpoint_every": 500},
+    "watch": {"log_every": 50, "evaluate_every": 250, "checkpoint_every": 1000},
 }
 
 SMALL: dict[str, Any] = {

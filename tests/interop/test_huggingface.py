@@ -21,8 +21,9 @@ from elektron.interop.huggingface import (
     their_names,
     to_tensors,
 )
-from elektron.model.encoder import Embeddings, EncoderConfig, initialise
+from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
+from elektron.model.initial import initialise
 
 transformers.logging.set_verbosity_error()
 

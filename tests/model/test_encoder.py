@@ -5,8 +5,9 @@ import torch
 
 from elektron.kernels.counters import row_keys
 from elektron.model.cost import encoder_flops
-from elektron.model.encoder import Embeddings, Encoder, EncoderConfig, initialise
-from elektron.model.heads import Discriminator, Generator
+from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
+from elektron.model.heads import Generator
+from elektron.model.initial import initialise
 
 SHAPE = EncoderConfig(
     layers=2,
@@ -92,30 +93,6 @@ def test_no_projection_where_the_widths_are_equal():
     assert not any("project" in name for name in names)
 
 
-def test_initialisation_is_the_original_s():
-    shape = replace(SHAPE, width=128, feedforward_width=256, embedding_width=64)
-    embeddings = Embeddings(2000, shape)
-    network = Discriminator(shape, embeddings)
-    initialise(network, 3)
-    for name, parameter in ((name, parameter.detach()) for name, parameter in network.named_parameters()):
-        if name.endswith("norm.weight"):
-            assert (parameter == 1).all()
-        elif name.endswith("bias"):
-            assert (parameter == 0).all()
-        elif name.endswith(("project.weight", "score.weight")):
-            bound = (6 / sum(parameter.shape)) ** 0.5
-            assert parameter.abs().max() <= bound
-            assert parameter.std() == pytest.approx(bound / 3**0.5, rel=0.2)
-        else:
-            assert parameter.abs().max() <= 0.04
-            assert parameter.std() == pytest.approx(0.02 * 0.88, rel=0.1)  # what truncation at two deviations leaves
-    again = Discriminator(shape, Embeddings(2000, shape))
-    initialise(again, 3)
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
-    initialise(again, 4)
-    assert not torch.equal(network.encoder.embeddings.word.weight, again.encoder.embeddings.word.weight)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -139,8 +116,7 @@ def test_a_generator_s_vocabulary_is_its_embeddings():
     generator = Generator(SHAPE, embeddings)
     tokens, segments = rows()
     assert generator(tokens, segments).shape == (3, 12, 100)
-    hidden = torch.randn(5, 32)
-    assert torch.equal(generator.logits(hidden), generator.head(hidden, embeddings.word.weight))
+    assert generator.table is embeddings.word.weight
 
 
 def test_flops_are_counted_like_the_profiler_does():

@@ -5,7 +5,8 @@ import torch
 
 from elektron.data.tokenizer import Specials
 from elektron.kernels.counters import row_keys
-from elektron.model.encoder import EncoderConfig, initialise
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
 from elektron.objectives.masking import masked_count
 from elektron.presets import PRESETS

@@ -9,7 +9,8 @@ import torch
 
 from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
-from elektron.model.encoder import EncoderConfig, initialise
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra, ElectraConfig
 from elektron.train import loop
 from elektron.train.checkpoint import all_steps, load_newest

@@ -5,9 +5,11 @@ any paragraph seen before. One file of source is one document.
 """
 
 import ast
+import multiprocessing
 import re
 import sysconfig
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -24,15 +26,21 @@ _LIST_ITEM = re.compile(r"^(?:[-*+]|\d+[.)])\s+")
 _CODE = re.compile(r">>>|::\s|\.\. |[{}\\=]|--|\w\(\w*\)|__")
 
 
-@cache
-def _documents() -> tuple[str, ...]:
-    seen: set[str] = set()
-    return tuple(document for path in _sources() if (document := _document(path, seen)))
-
-
 def python_docs() -> Iterator[str]:
     """The documents, in a stable order."""
     yield from _documents()
+
+
+@cache
+def _documents() -> tuple[str, ...]:
+    seen: set[str] = set()
+    documents = []
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for paragraphs in pool.map(_paragraphs, _sources(), chunksize=32):
+            new = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
+            seen.update(new)
+            documents.append("\n".join(new))
+    return tuple(document for document in documents if document)
 
 
 def _sources() -> Iterator[Path]:
@@ -44,18 +52,14 @@ def _sources() -> Iterator[Path]:
         yield from sorted((site / package).rglob("*.py"))
 
 
-def _document(path: Path, seen: set[str]) -> str:
+def _paragraphs(path: Path) -> list[str]:
+    """The prose of one file of source."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
-        return ""  # files that only other Python versions read, and files of other encodings
+        return []  # files that only other Python versions read, and files of other encodings
     strings = _constants(tree) if path.match(TOPICS) else _docstrings(tree)
-    paragraphs = []
-    for paragraph in (p for string in strings for p in _prose(string)):
-        if paragraph not in seen:
-            seen.add(paragraph)
-            paragraphs.append(paragraph)
-    return "\n".join(paragraphs)
+    return [paragraph for string in strings for paragraph in _prose(string)]
 
 
 def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

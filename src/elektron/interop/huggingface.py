@@ -19,8 +19,9 @@ from torch import Tensor
 from elektron.data.files import read_json, write_atomically, write_json
 from elektron.data.tokenizer import Tokenizer
 from elektron.data.tokenizer import save as save_tokenizer
-from elektron.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS, Embeddings, EncoderConfig
+from elektron.model.encoder import NORM_EPSILON, SEGMENTS, Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
+from elektron.model.initial import DEVIATION
 
 Network = TypeVar("Network", Discriminator, Generator)
 Role = Literal["discriminator", "generator"]
@@ -117,7 +118,7 @@ def their_config(shape: EncoderConfig, vocab_size: int, role: Role, pad: int) ->
         "attention_probs_dropout_prob": shape.attention_dropout,
         "max_position_embeddings": shape.positions,
         "type_vocab_size": SEGMENTS,
-        "initializer_range": INITIAL_DEVIATION,
+        "initializer_range": DEVIATION,
         "layer_norm_eps": NORM_EPSILON,
         "pad_token_id": pad,
         "dtype": "float32",

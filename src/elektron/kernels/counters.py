@@ -20,18 +20,14 @@ _SECOND = 0x846CA68B - (1 << 32)
 
 
 def mix(x: Tensor) -> Tensor:
-    x = x + _GOLDEN
-    scratch = torch.empty_like(x)
-    for shift, factor in ((16, _FIRST), (15, _SECOND)):
-        x = _xorshift_(x, shift, scratch).mul_(factor)
-    return _xorshift_(x, 16, scratch)
+    return _mix_(x.clone())
 
 
 def fold(key: Tensor, counter: Tensor | int) -> Tensor:
     """The keys of `counter` under `key`; the two broadcast against each other."""
     if isinstance(counter, int):
         counter = torch.tensor(_signed(counter), dtype=torch.int32, device=key.device)
-    return mix(key ^ mix(counter.to(torch.int32)))
+    return _mix_(key ^ mix(counter.to(torch.int32)))
 
 
 def seed_key(seed: int, device: torch.device | str = "cpu") -> Tensor:
@@ -56,7 +52,7 @@ def unsigned(bits: Tensor) -> Tensor:
 
 def uniform(bits: Tensor) -> Tensor:
     """float32 strictly inside (0, 1): the upper 23 bits and a half, which float32 holds exactly."""
-    return ((bits >> 9) & 0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
+    return (bits >> 9).bitwise_and_(0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
 
 
 def gumbel(bits: Tensor) -> Tensor:
@@ -65,21 +61,30 @@ def gumbel(bits: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float, keys: Tensor | None, site: int) -> Tensor:
-    """Zero each element with probability `rate` and scale the rest. x is [B, ...], keys [B], or None to drop nothing.
-
-    The bits depend on the site and the element's place in its row alone, never on the batch around it.
-    """
+    """Zero each element with probability `rate`, scale the rest. x is [B, ...], keys [B], or None to drop nothing."""
     if keys is None or rate == 0.0:
         return x
-    bits = elements(fold(keys, site), x[0].numel()).view(x.shape)
-    kept = ((bits >> 1) & 0x7FFFFFFF) >= int(rate * 2**31)
-    return x * (kept.to(x.dtype) / (1.0 - rate))
+    return x.masked_fill(dropped(x.shape, rate, keys, site), 0.0).mul_(1.0 / (1.0 - rate))
 
 
-def _xorshift_(x: Tensor, shift: int, scratch: Tensor) -> Tensor:
-    """x ^= x >> shift in place, the shift made logical by masking off the copies of the sign."""
-    torch.bitwise_right_shift(x, shift, out=scratch)
-    return x.bitwise_xor_(scratch.bitwise_and_((1 << (32 - shift)) - 1))
+def dropped(shape: torch.Size, rate: float, keys: Tensor, site: int) -> Tensor:
+    """Which elements of [B, ...] dropout takes. It depends on the site and the element's place in its row alone, never
+    on the batch around it: element e has half e % 2 (the lower first) of word e // 2, read as a signed number."""
+    count = shape[1:].numel()
+    halves = elements(fold(keys, site), -(-count // 2)).view(torch.int16)
+    return (halves < int(rate * 2**16) - 2**15)[:, :count].view(shape)
+
+
+def _mix_(x: Tensor) -> Tensor:
+    """`mix` in place. The shifts are made logical by masking off the copies of the sign."""
+    shifted = torch.empty_like(x)
+    x.add_(_GOLDEN)
+    for shift, factor in ((16, _FIRST), (15, _SECOND), (16, 0)):
+        torch.bitwise_right_shift(x, shift, out=shifted)
+        x.bitwise_xor_(shifted.bitwise_and_((1 << (32 - shift)) - 1))
+        if factor:
+            x.mul_(factor)
+    return x
 
 
 def _signed(value: int) -> int:

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from elektron.kernels.counters import dropout
+from elektron.kernels.counters import dropout, dropped
 
 NORM_EPSILON = 1e-12
-INITIAL_DEVIATION = 0.02
 SEGMENTS = 2
 _EMBEDDINGS = 0
 _PROBABILITIES, _ATTENTION, _FEEDFORWARD = range(1, 4)
@@ -93,14 +92,16 @@ class Layer(nn.Module):
 
     def attention(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
         rows, length, width = x.shape
+        rate = self.config.attention_dropout
         q, k, v = self.qkv(x).view(rows, length, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)  # [B, H, T, D/H] each
-        if keys is None or self.config.attention_dropout == 0:
+        if keys is None or rate == 0:
             mixed = F.scaled_dot_product_attention(q, k, v, mask)
         else:
-            scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+            scores = q / math.sqrt(q.shape[-1]) @ k.transpose(-1, -2)  # [B, H, T, T]
             scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-            site = self.first_site + _PROBABILITIES
-            mixed = dropout(scores.softmax(-1), self.config.attention_dropout, keys, site).to(v.dtype) @ v
+            probabilities = scores.softmax(-1).to(v.dtype)
+            lost = dropped(probabilities.shape, rate, keys, self.first_site + _PROBABILITIES)
+            mixed = probabilities.masked_fill(lost, 0.0) @ v / (1.0 - rate)
         return mixed.transpose(1, 2).reshape(rows, length, width)
 
 
@@ -131,20 +132,3 @@ class Encoder(nn.Module):
             else:
                 x = layer(x, mask, keys)
         return x
-
-
-@torch.no_grad()
-def initialise(network: nn.Module, seed: int) -> None:
-    """The original's initialisation: truncated normal for matrices and tables, Glorot for the embeddings' projection
-    and the discriminator's last layer, zero biases, norms at identity."""
-    noise = torch.Generator().manual_seed(seed)
-    for name, parameter in network.named_parameters():
-        if name.endswith("norm.weight"):
-            parameter.fill_(1.0)
-        elif name.endswith("bias"):
-            parameter.zero_()
-        elif name.endswith(("project.weight", "score.weight")):
-            nn.init.xavier_uniform_(parameter, generator=noise)
-        else:
-            bound = 2 * INITIAL_DEVIATION
-            nn.init.trunc_normal_(parameter, 0.0, INITIAL_DEVIATION, -bound, bound, generator=noise)

@@ -11,7 +11,7 @@ from elektron.model.encoder import NORM_EPSILON, Embeddings, Encoder, EncoderCon
 
 
 class GeneratorHead(nn.Module):
-    """Hidden states to scores of the vocabulary, through the embedding table itself."""
+    """Hidden states to features that the embedding table itself turns into scores of the vocabulary."""
 
     def __init__(self, width: int, embeddings: Embeddings) -> None:
         super().__init__()
@@ -20,8 +20,8 @@ class GeneratorHead(nn.Module):
         self.norm = nn.LayerNorm(embedding_width, NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        return F.linear(self.norm(F.gelu(self.dense(hidden))), table, self.bias)  # [..., D] -> [..., V]
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(F.gelu(self.dense(hidden)))  # [..., D] -> [..., E]
 
 
 class Generator(nn.Module):
@@ -32,13 +32,15 @@ class Generator(nn.Module):
         self.encoder = Encoder(config, embeddings)
         self.head = GeneratorHead(config.width, embeddings)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of the vocabulary for whichever hidden states are given: the vocabulary is dear, so give few."""
-        return self.head(hidden, self.encoder.embeddings.word.weight)
+    @property
+    def table(self) -> Tensor:
+        """[V, E] what features are compared with: the embeddings of the vocabulary."""
+        return self.encoder.embeddings.word.weight
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Scores of the vocabulary at every token: [B, T, V]."""
-        return self.logits(self.encoder(input_ids, token_type_ids, attention_mask))
+        features = self.head(self.encoder(input_ids, token_type_ids, attention_mask))
+        return F.linear(features, self.table, self.head.bias)
 
 
 class DiscriminatorHead(nn.Module):

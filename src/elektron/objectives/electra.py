@@ -7,7 +7,7 @@ every token whether it is the original. Both learn at once:
          + discriminator_weight * mean over all tokens of     BCE(discriminator(corrupted), corrupted != original)
 
 The samples carry no gradient: the generator learns by maximum likelihood and is not rewarded for fooling anyone.
-Shapes in comments: B rows, T tokens of a row, K masked positions of a row, D generator width, V vocabulary.
+Shapes in comments: B rows, T tokens of a row, K masked positions of a row, D generator width.
 """
 
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from elektron.data.tokenizer import Specials
 from elektron.kernels.counters import elements, fold, uniform
+from elektron.kernels.vocabulary import Spoken, speak
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.objectives.masking import Draws, choose, covered, masked_count, place
-from elektron.objectives.sampling import sample
 
 _POSITIONS, _KEEP, _SAMPLE, _GENERATOR, _DISCRIMINATOR = range(5)
 
@@ -94,26 +94,31 @@ class Electra(nn.Module):
         targets = original.gather(1, positions)
         hides = uniform(elements(fold(keys, _KEEP), count)) >= config.keep_rate
         masked = original.masked_fill(covered(positions, hides, length), self.specials.mask)
-        # generate
+        # generate and sample
         hidden = self.generator.encoder(masked, segments, keys=generator_keys)
         hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
-        logits = self.generator.logits(hidden).float()  # [B, K, V]
-        # sample
-        forbidden = targets if config.disallow_correct else None
-        sampled = sample(logits.detach(), config.temperature, forbidden, elements(fold(keys, _SAMPLE), count))
-        corrupted = place(original, positions, sampled)
+        said = speak(
+            self.generator.head(hidden).flatten(0, 1),
+            self.generator.table,
+            self.generator.head.bias,
+            targets.flatten(),
+            config.temperature,
+            not config.disallow_correct,
+            elements(fold(keys, _SAMPLE), count).flatten(),
+        )
+        corrupted = place(original, positions, said.sampled.view_as(targets))
         # label: a sample that is the original token is an original token
         replaced = corrupted != original
         # discriminate
         scores = self.discriminator(corrupted, segments, keys=discriminator_keys).float()  # [B, T]
         # weigh
-        generator_loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        generator_loss = said.losses.sum()
         discriminator_loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
         loss = (
             config.generator_weight * generator_loss / targets.numel()
             + config.discriminator_weight * discriminator_loss / replaced.numel()
         )
-        tallies = _tallies(generator_loss, discriminator_loss, logits, targets, sampled, scores, replaced)
+        tallies = _tallies(generator_loss, discriminator_loss, targets.flatten(), said, scores, replaced)
         return Outcome(loss, tallies, scores.detach(), replaced)
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
@@ -155,20 +160,14 @@ def generator_shape(shape: EncoderConfig, config: ElectraConfig) -> EncoderConfi
 
 @torch.no_grad()
 def _tallies(
-    generator_loss: Tensor,
-    discriminator_loss: Tensor,
-    logits: Tensor,
-    targets: Tensor,
-    sampled: Tensor,
-    scores: Tensor,
-    replaced: Tensor,
+    generator_loss: Tensor, discriminator_loss: Tensor, targets: Tensor, said: Spoken, scores: Tensor, replaced: Tensor
 ) -> dict[str, Tensor]:
     flagged = scores > 0
     sums = {
         "generator_loss": generator_loss,
         "masked": torch.full_like(generator_loss, targets.numel()),
-        "generator_hits": (logits.argmax(-1) == targets).sum(),
-        "sampled_hits": (sampled == targets).sum(),
+        "generator_hits": (said.best == targets).sum(),
+        "sampled_hits": (said.sampled == targets).sum(),
         "discriminator_loss": discriminator_loss,
         "tokens": torch.full_like(discriminator_loss, replaced.numel()),
         "discriminator_hits": (flagged == replaced).sum(),

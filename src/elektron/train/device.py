@@ -1,5 +1,6 @@
 """The device, the precision on it, and how fast it multiplies."""
 
+import ctypes
 import statistics
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -45,3 +46,15 @@ def wait(device: torch.device) -> None:
     """Until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed. Every step of training takes and frees the same hundreds of megabytes;
+    glibc would give them back to the system each time, and pay for every page when it takes them again."""
+    trim_threshold, map_threshold = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    try:
+        library = ctypes.CDLL("libc.so.6")
+    except OSError:
+        return  # another C library, with ways of its own
+    library.mallopt(trim_threshold, (1 << 31) - 1)
+    library.mallopt(map_threshold, 1 << 30)

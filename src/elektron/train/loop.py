@@ -17,7 +17,7 @@ from elektron.data.shards import Data
 from elektron.kernels.counters import fold, seed_key
 from elektron.objectives.electra import Electra
 from elektron.train.checkpoint import Checkpoint, load_newest, restore, save
-from elektron.train.device import describe, matrix_peak
+from elektron.train.device import describe, keep_freed_memory, matrix_peak
 from elektron.train.display import Display
 from elektron.train.evaluate import evaluate
 from elektron.train.health import troubles
@@ -86,6 +86,8 @@ def train(
 ) -> int:
     """Train to the last step or to a signal, from the newest checkpoint if there is one. Returns the signal, or 0."""
     device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
     phases = tuple(Phase(*phase) for phase in config.phases)
     total = total_steps(phases)
     make_batch = _batch_maker(data, phases, seed, device)

@@ -13,8 +13,8 @@ from elektron.data import tokenizer
 from elektron.data.corpus import PYTHON_DOCS
 from elektron.data.shards import open_data
 from elektron.data.tokenizer import Tokenizer
-from elektron.model.encoder import initialise
 from elektron.model.heads import Discriminator
+from elektron.model.initial import initialise
 from elektron.score.judge import judge
 from elektron.train.device import choose_device
 from elektron.train.loop import train
@@ -65,7 +65,7 @@ def pretrain(config: RunConfig) -> int:
     data = open_data(config.data_folder)
     tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
     model = runs.build(config, data.tokenizer)
-    initialise(model, config.seed)
+    initialise(model, config.seed, config.start)
     if config.init_from:
         _refuse_other_tokenizer(config, data.tokenizer)
         console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")

@@ -10,6 +10,7 @@ from elektron.data.files import write_atomically
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import from_tensors, our_config, read_tensors
 from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import Start
 from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
 from elektron.presets import PRESETS
 from elektron.train.checkpoint import all_steps, load_newest, restore
@@ -41,6 +42,8 @@ class RunConfig:
     """Begin with the weights of a run, of an exported folder or of a Hugging Face ELECTRA discriminator."""
     init_generator: str = ""
     """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one."""
+    start: Start = "original"
+    """How weights begin: as the original's, or with attention heads that look at their neighbours."""
     seed: int = 0
     """Decides initial weights, the order of rows, masks, samples and dropout."""
     device: DeviceName = "auto"

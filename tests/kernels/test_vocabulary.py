@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from elektron.kernels.counters import row_keys
-from elektron.objectives.sampling import sample
+from elektron.kernels.vocabulary import sample, speak
 from reference import electra, hashing
 
 
@@ -44,9 +44,28 @@ def test_samples_follow_the_softmax(temperature, forbidden):
     assert stats.chisquare(found[likely], expected[likely]).pvalue > 1e-4
 
 
-def test_shapes_and_arguments_are_kept():
-    logits = torch.randn(2, 3, 7)
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(2, 40), st.booleans(), st.integers(0, 2**40))
+@settings(max_examples=60, deadline=None)
+def test_speaking_is_the_reference(rows, width, size, allowed, seed):
+    noise = torch.Generator().manual_seed(seed)
+    features, table = (torch.randn(n, width, generator=noise) for n in (rows, size))
+    bias, targets = torch.randn(size, generator=noise), torch.randint(size, (rows,), generator=noise)
+    said = speak(features, table, bias, targets, 1.3, allowed, row_keys(seed, 0, torch.arange(rows, dtype=torch.int32)))
+    for row in range(rows):
+        logits = [float(torch.dot(features[row], table[v]) + bias[v]) for v in range(size)]
+        target = int(targets[row])
+        assert float(said.losses[row]) == pytest.approx(electra.cross_entropy(logits, target), rel=1e-4, abs=1e-4)
+        forbidden = None if allowed else target
+        assert int(said.sampled[row]) == electra.sampled_token(logits, 1.3, forbidden, hashing.row_key(seed, 0, row))
+        assert int(said.best[row]) == max(range(size), key=lambda v: logits[v])
+
+
+def test_only_the_losses_carry_a_gradient():
+    features, table, bias = (torch.randn(*shape, requires_grad=True) for shape in ((5, 4), (7, 4), (7,)))
+    keys = torch.arange(5, dtype=torch.int32)
+    said = speak(features, table, bias, torch.arange(5), 1.0, True, keys)
+    assert [tensor.requires_grad for tensor in said] == [True, False, False]
+    logits = torch.randn(5, 7)
     before = logits.clone()
-    keys = torch.arange(6, dtype=torch.int32).view(2, 3)
-    assert sample(logits, 1.0, None, keys).shape == (2, 3)
+    sample(logits, 1.0, torch.arange(5), keys)
     assert torch.equal(logits, before)

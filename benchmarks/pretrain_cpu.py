@@ -1,0 +1,139 @@
+"""Our training step on a CPU beside the same sizes wired from transformers' two ELECTRA classes, in one run.
+
+    python benchmarks/pretrain_cpu.py [--rounds 5] [--steps 4]
+
+Both take a batch of token rows, mask 15%, run the generator, sample, run the discriminator, add the two losses, go back
+and update with AdamW, in float32 on all cores. The peer is what people write by hand: ElectraForMaskedLM and
+ElectraForPreTraining with tied embeddings, logits of the vocabulary for every token, torch.multinomial, AdamW. Each
+lives in a process of its own, ours set up as `elektron pretrain` sets itself up; rounds alternate, and the ratio is of
+their medians.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+import torch.nn.functional as F
+from transformers import ElectraConfig as TheirConfig
+from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+from elektron.data.batches import Batch
+from elektron.data.tokenizer import Specials
+from elektron.interop.huggingface import their_config
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
+from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
+from elektron.objectives.masking import masked_count
+from elektron.presets import PRESETS
+from elektron.train.device import keep_freed_memory
+from elektron.train.optimizer import Optimizer, OptimizerConfig
+from elektron.train.step import update
+
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+SIZES = {"tiny": (4096, 32, 64), "small": (30522, 16, 128)}
+"""Preset: vocabulary, rows, tokens a row."""
+
+
+def make_batch(vocabulary: int, rows: int, length: int) -> Batch:
+    original = torch.randint(5, vocabulary, (rows, length))
+    original[:, 0], original[:, length // 2], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
+    segments = (torch.arange(length) > length // 2).long().repeat(rows, 1)
+    return Batch(original, segments, torch.arange(rows, dtype=torch.int32))
+
+
+def our_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch: Batch) -> Callable[[int], None]:
+    model = Electra(shape, config, vocabulary, SPECIALS)
+    initialise(model, 0)
+    optimizer = Optimizer(model.train(), OptimizerConfig())
+
+    def step(number: int) -> None:
+        update(model, optimizer, batch, 0, torch.tensor(number, dtype=torch.int32), 1, 1e-4)
+
+    return step
+
+
+def their_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch: Batch) -> Callable[[int], None]:
+    small = generator_shape(shape, config)
+    discriminator = ElectraForPreTraining(TheirConfig(**their_config(shape, vocabulary, "discriminator", 0)))
+    generator = ElectraForMaskedLM(TheirConfig(**their_config(small, vocabulary, "generator", 0)))
+    generator.electra.embeddings = discriminator.electra.embeddings
+    generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
+    parameters = {id(p): p for network in (generator.train(), discriminator.train()) for p in network.parameters()}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-4, eps=1e-6, weight_decay=0.01)
+    count = masked_count(batch.original.shape[1], config.mask_rate)
+    original, segments = batch.original, batch.segments
+
+    def step(number: int) -> None:
+        chances = torch.rand(original.shape).masked_fill((original == SPECIALS.cls) | (original == SPECIALS.sep), 2.0)
+        positions = chances.topk(count, largest=False).indices
+        chosen = torch.zeros_like(original, dtype=torch.bool).scatter(1, positions, True)
+        masked = original.masked_fill(chosen, SPECIALS.mask)
+        logits = generator(input_ids=masked, token_type_ids=segments).logits
+        generator_loss = F.cross_entropy(logits[chosen], original[chosen])
+        samples = torch.multinomial(logits[chosen].detach().softmax(-1), 1).squeeze(1)
+        corrupted = original.masked_scatter(chosen, samples)
+        scores = discriminator(input_ids=corrupted, token_type_ids=segments).logits
+        discriminator_loss = F.binary_cross_entropy_with_logits(scores, (corrupted != original).float())
+        optimizer.zero_grad()
+        (generator_loss + 50.0 * discriminator_loss).backward()
+        torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+CONTENDERS = {"ours": our_step, "transformers": their_step}
+
+
+def contend(name: str, preset: str, pipe: Connection) -> None:
+    """Run as many steps as asked and answer with tokens a second, until asked for none."""
+    if name == "ours":
+        keep_freed_memory()
+    vocabulary, rows, length = SIZES[preset]
+    shape, config = EncoderConfig(**PRESETS[preset]["model"]), ElectraConfig(**PRESETS[preset]["objective"])
+    step = CONTENDERS[name](shape, config, vocabulary, make_batch(vocabulary, rows, length))
+    while steps := pipe.recv():
+        start = time.perf_counter()
+        for number in range(steps):
+            step(number)
+        pipe.send(steps * rows * length / (time.perf_counter() - start))
+
+
+def race(preset: str, rounds: int, steps: int) -> dict[str, float]:
+    """The median rate of each contender."""
+    context = multiprocessing.get_context("spawn")
+    ends = {name: context.Pipe() for name in CONTENDERS}
+    for name, (_, theirs) in ends.items():
+        context.Process(target=contend, args=(name, preset, theirs), daemon=True).start()
+    pipes = {name: ours for name, (ours, _) in ends.items()}
+    rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for number in range(rounds + 1):
+        for name, pipe in pipes.items():
+            pipe.send(steps)
+            rate = pipe.recv()
+            if number:  # the first round warms up
+                rates[name].append(rate)
+    for pipe in pipes.values():
+        pipe.send(0)
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; tokens/s, median of {options.rounds} rounds")
+    for preset, (vocabulary, rows, length) in SIZES.items():
+        rates = race(preset, options.rounds, options.steps)
+        ratio = rates["ours"] / rates["transformers"]
+        told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+        print(f"{preset}: {rows} x {length}, vocabulary {vocabulary:,}: {told}; ratio {ratio:.2f} (goal: at least 2)")
+
+
+if __name__ == "__main__":
+    main()
