@@ -10,6 +10,7 @@ from elektron.kernels.counters import (
     elements,
     fold,
     gumbel,
+    kept,
     mix,
     row_keys,
     seed_key,
@@ -87,7 +88,7 @@ def test_gumbel_noise_has_its_distribution():
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_drops_and_scales(rate):
     keys = row_keys(0, 0, torch.arange(32, dtype=torch.int32))
-    dropped = dropout(torch.ones(32, 50, 20), rate, keys, site=3)
+    dropped = dropout(torch.ones(32, 50, 20), rate, keys)
     assert set(dropped.unique().tolist()) == {0.0, float(torch.tensor(1.0) / (1 - rate))}
     share = float((dropped == 0).double().mean())
     assert abs(share - rate) < 5 * (rate * (1 - rate) / dropped.numel()) ** 0.5
@@ -96,13 +97,19 @@ def test_dropout_drops_and_scales(rate):
 def test_dropout_of_a_row_depends_on_the_row_alone():
     keys = row_keys(0, 5, torch.arange(8, dtype=torch.int32))
     x = torch.randn(8, 6, 4)
-    whole = dropout(x, 0.3, keys, site=1)
-    parts = torch.cat([dropout(x[i : i + 2], 0.3, keys[i : i + 2], site=1) for i in range(0, 8, 2)])
+    whole = dropout(x, 0.3, keys)
+    parts = torch.cat([dropout(x[i : i + 2], 0.3, keys[i : i + 2]) for i in range(0, 8, 2)])
     assert torch.equal(whole, parts)
-    assert not torch.equal(whole, dropout(x, 0.3, keys, site=2))
+    assert not torch.equal(whole, dropout(x, 0.3, fold(keys, 1)))
+
+
+@given(words, st.integers(1, 5), st.integers(1, 7), st.floats(0.01, 0.99))
+def test_what_dropout_keeps_is_the_reference(key, height, width, rate):
+    found = kept(torch.Size([1, height, width]), rate, as_key(key)[None], torch.float32)
+    assert found.flatten().tolist() == [hashing.kept(key, i, rate) for i in range(height * width)]
 
 
 def test_dropout_without_keys_or_rate_is_nothing():
     x = torch.randn(2, 3)
-    assert dropout(x, 0.5, None, site=0) is x
-    assert dropout(x, 0.0, torch.zeros(2, dtype=torch.int32), site=0) is x
+    assert dropout(x, 0.5, None) is x
+    assert dropout(x, 0.0, torch.zeros(2, dtype=torch.int32)) is x

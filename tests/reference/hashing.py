@@ -24,5 +24,11 @@ def row_key(seed: int, step: int, row: int) -> int:
     return fold(fold(seed_key(seed), step), row)
 
 
+def kept(key: int, element: int, rate: float) -> bool:
+    """Whether dropout leaves the element alone: its 16 bits, as a signed number, are not among the lowest."""
+    half = (fold(key, element // 2) >> 16 * (element % 2)) & 0xFFFF
+    return (half ^ 0x8000) >= int(rate * 2**16)
+
+
 def uniform(bits: int) -> float:
     return ((bits >> 9) + 0.5) / 2**23

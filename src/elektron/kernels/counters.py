@@ -60,19 +60,21 @@ def gumbel(bits: Tensor) -> Tensor:
     return uniform(bits).log_().neg_().log_().neg_()
 
 
-def dropout(x: Tensor, rate: float, keys: Tensor | None, site: int) -> Tensor:
+def dropout(x: Tensor, rate: float, keys: Tensor | None) -> Tensor:
     """Zero each element with probability `rate`, scale the rest. x is [B, ...], keys [B], or None to drop nothing."""
     if keys is None or rate == 0.0:
         return x
-    return x.masked_fill(dropped(x.shape, rate, keys, site), 0.0).mul_(1.0 / (1.0 - rate))
+    return (x * kept(x.shape, rate, keys, x.dtype)).mul_(1.0 / (1.0 - rate))
 
 
-def dropped(shape: torch.Size, rate: float, keys: Tensor, site: int) -> Tensor:
-    """Which elements of [B, ...] dropout takes. It depends on the site and the element's place in its row alone, never
-    on the batch around it: element e has half e % 2 (the lower first) of word e // 2, read as a signed number."""
+def kept(shape: torch.Size, rate: float, keys: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 where dropout leaves an element of [B, ...] alone, 0 where it takes it: by the row's key and the place in the
+    row, never by the batch around it. Element e has half e % 2 (the lower first) of word e // 2, read as signed.
+
+    It multiplies, because torch's masked_fill is four times slower on a CPU."""
     count = shape[1:].numel()
-    halves = elements(fold(keys, site), -(-count // 2)).view(torch.int16)
-    return (halves < int(rate * 2**16) - 2**15)[:, :count].view(shape)
+    halves = elements(keys, -(-count // 2)).view(torch.int16)
+    return halves.ge_(int(rate * 2**16) - 2**15)[:, :count].to(dtype).view(shape)
 
 
 def _mix_(x: Tensor) -> Tensor:

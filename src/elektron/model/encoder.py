@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from elektron.kernels.counters import dropout, dropped
+from elektron.kernels.counters import dropout, fold, kept
 
 NORM_EPSILON = 1e-12
 SEGMENTS = 2
-_EMBEDDINGS = 0
-_PROBABILITIES, _ATTENTION, _FEEDFORWARD = range(1, 4)
-_SITES_A_LAYER = 4
+_SITES_A_LAYER = 3
+"""Places of dropout: attention probabilities, attention, feed-forward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +71,9 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """Attention and feed-forward, each added to its input and normed."""
 
-    def __init__(self, config: EncoderConfig, number: int) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.first_site = number * _SITES_A_LAYER
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.attention_norm = nn.LayerNorm(config.width, NORM_EPSILON)
@@ -83,12 +81,14 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.feedforward_width, config.width)
         self.feedforward_norm = nn.LayerNorm(config.width, NORM_EPSILON)
 
-    def forward(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
-        rate, site = self.config.dropout, self.first_site
-        attended = dropout(self.out(self.attention(x, mask, keys)), rate, keys, site + _ATTENTION)
-        x = self.attention_norm(x + attended)
-        fed = dropout(self.down(F.gelu(self.up(x))), rate, keys, site + _FEEDFORWARD)
-        return self.feedforward_norm(x + fed)
+    def forward(self, x: Tensor, mask: Tensor | None, noise: Tensor | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `noise` [3, B] are the keys of the layer's sites."""
+        rate = self.config.dropout
+        of_probabilities, of_attention, of_feedforward = (None, None, None) if noise is None else noise.unbind()
+        attended = self.out(self.attention(x, mask, of_probabilities))
+        x = self.attention_norm(x + dropout(attended, rate, of_attention))
+        fed = self.down(F.gelu(self.up(x)))
+        return self.feedforward_norm(x + dropout(fed, rate, of_feedforward))
 
     def attention(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
         rows, length, width = x.shape
@@ -100,8 +100,7 @@ class Layer(nn.Module):
             scores = q / math.sqrt(q.shape[-1]) @ k.transpose(-1, -2)  # [B, H, T, T]
             scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
             probabilities = scores.softmax(-1).to(v.dtype)
-            lost = dropped(probabilities.shape, rate, keys, self.first_site + _PROBABILITIES)
-            mixed = probabilities.masked_fill(lost, 0.0) @ v / (1.0 - rate)
+            mixed = probabilities * kept(probabilities.shape, rate, keys, v.dtype) @ v / (1.0 - rate)
         return mixed.transpose(1, 2).reshape(rows, length, width)
 
 
@@ -116,7 +115,7 @@ class Encoder(nn.Module):
         self.embeddings = embeddings
         narrow = config.embedding_width != config.width
         self.project = nn.Linear(config.embedding_width, config.width) if narrow else nn.Identity()
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(1, config.layers + 1))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
 
     def forward(
         self, tokens: Tensor, segments: Tensor, attention_mask: Tensor | None = None, keys: Tensor | None = None
@@ -124,11 +123,19 @@ class Encoder(nn.Module):
         """[B, T] tokens -> [B, T, D]. `attention_mask` is 1 where a token is to be seen, None when all are; `keys` [B]
         are the rows' noise, None when nothing is to be dropped."""
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        x = dropout(self.embeddings(tokens, segments), self.config.dropout, keys, _EMBEDDINGS)
-        x = self.project(x)
-        for layer in self.layers:
+        noise = self._noise(keys)
+        x = self.project(dropout(self.embeddings(tokens, segments), self.config.dropout, noise[-1]))
+        for layer, layer_noise in zip(self.layers, noise, strict=False):
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(layer, x, mask, keys, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(layer, x, mask, layer_noise, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = layer(x, mask, keys)
+                x = layer(x, mask, layer_noise)
         return x
+
+    def _noise(self, keys: Tensor | None) -> list[Tensor | None]:
+        """A key for each row and site of dropout: [3, B] for each layer, then [B] for the embeddings."""
+        if keys is None or not (self.config.dropout or self.config.attention_dropout):
+            return [None] * (self.config.layers + 1)
+        sites = torch.arange(_SITES_A_LAYER * self.config.layers + 1, dtype=torch.int32, device=keys.device)
+        *layers, embeddings = fold(keys, sites[:, None]).split(_SITES_A_LAYER)
+        return [*layers, embeddings[0]]

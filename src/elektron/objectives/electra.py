@@ -166,7 +166,7 @@ def _tallies(
     sums = {
         "generator_loss": generator_loss,
         "masked": torch.full_like(generator_loss, targets.numel()),
-        "generator_hits": (said.best == targets).sum(),
+        "generator_hits": said.hits.sum(),
         "sampled_hits": (said.sampled == targets).sum(),
         "discriminator_loss": discriminator_loss,
         "tokens": torch.full_like(discriminator_loss, replaced.numel()),

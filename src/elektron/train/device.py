@@ -57,4 +57,4 @@ def keep_freed_memory() -> None:
     except OSError:
         return  # another C library, with ways of its own
     library.mallopt(trim_threshold, (1 << 31) - 1)
-    library.mallopt(map_threshold, 1 << 30)
+    any(library.mallopt(map_threshold, size) for size in (1 << 30, 1 << 25))  # older ones allow no more than 32 MiB
