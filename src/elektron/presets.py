@@ -21,9 +21,9 @@ TINY: dict[str, Any] = {
     "objective": {"generator_width": 0.5, "generator_layers": 0.5},
     "optimizer": {"beta2": 0.98},
     "schedule": {"learning_rate": 7e-4, "warmup_steps": 200},
-    "train": {"phases": [[2000, 64, 32]]},
+    "train": {"phases": [[2600, 64, 32]]},
     "prepare": {"vocab_size": 4096},
-    "watch": {"log_every": 50, "evaluate_every": 250, "checkpoint_every": 1000},
+    "watch": {"log_every": 50, "evaluate_every": 250, "checkpoint_every": 1300},
 }
 
 SMALL: dict[str, Any] = {

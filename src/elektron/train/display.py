@@ -36,7 +36,13 @@ class Display:
         self._progress.update(self._bar, completed=step)
 
     def show(self, record: Record) -> None:
-        if record["kind"] == "train":
+        if record["kind"] == "run":
+            self._console.print(
+                f"{record['discriminator_parameters']:,} parameters to keep, {record['tokens']:,} tokens to read "
+                f"({record['epochs']:.2g} times the corpus) on {record['clock']['device']}; "
+                f"word frequencies alone would give a generator loss of {record['unigram_loss']:.3f}"
+            )
+        elif record["kind"] == "train":
             self._progress.update(self._bar, status=f"{_losses(record)}  AUC {self._auc}  {_speed(record)}")
             if not self._console.is_terminal:
                 self._console.print(f"step {record['step']:,}/{self._total:,}  {_losses(record)}  {_speed(record)}")

@@ -9,6 +9,8 @@ from elektron.train.metrics import Record
 
 WIDTH, HEIGHT = 420, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 26
+FROM_ZERO = {"Learning rate", "Tokens a second"}
+"""Charts whose lower edge is zero, so that noise does not look like news."""
 
 
 class Curve(NamedTuple):
@@ -63,10 +65,6 @@ def _tiles(facts: Record, train: list[Record], held: list[Record]) -> list[tuple
         tiles.append((f"{speed / seconds:,.0f}", "tokens a second", f"{seconds / 60:,.1f} minutes of training"))
         tiles.append((f"{train[-1]['step']:,}", "steps", f"of {facts['steps']:,}"))
     return tiles
-
-
-def _recall(record: Record) -> str:
-    return f"recall {record['discriminator_recall']:.2f}, precision {record['discriminator_precision']:.2f}"
 
 
 def _tile(value: str, label: str, note: str) -> str:
@@ -136,9 +134,8 @@ def _chart(title: str, curves: list[Curve]) -> str:
     if not any(curve.style != "mark" for curve in curves):
         return ""
     xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
-    x_ticks, y_ticks = _ticks(min(xs), max(xs)), _ticks(min(ys), max(ys))
-    x_range = min(xs), max(xs)
-    y_range = min(*ys, y_ticks[0]), max(*ys, y_ticks[-1])
+    x_range, y_range = (0, max(xs)), (0 if title in FROM_ZERO else min(ys), max(ys))
+    x_ticks, y_ticks = _ticks(*x_range), _ticks(*y_range)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_range[0]) / ((x_range[1] - x_range[0]) or 1)

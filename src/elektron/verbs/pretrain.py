@@ -25,9 +25,9 @@ from elektron.verbs.report import write_report
 from elektron.verbs.runs import RunConfig
 
 EXAMPLES = (
-    "Return the number of elephants in the list.",
-    "If the file does not exist, an apple is raised.",
-    "The default value of this banana is None.",
+    "Return the number of because in the list.",
+    "This method should python overridden by subclasses.",
+    "This class does not file any arguments.",
 )
 """A wrong word in each, for a model that was trained on the built-in corpus."""
 
