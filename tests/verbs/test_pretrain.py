@@ -164,6 +164,15 @@ def test_a_run_s_config_repeats_it_and_its_folder_is_enough_to_go_on(tmp_path, f
     assert config.model.width == 32
 
 
+def test_a_run_is_named_after_its_preset():
+    def run(*flags: str) -> str:
+        return str(configure(["--data", "somewhere", *flags], "elektron pretrain", "").run)
+
+    assert run() == "runs/tiny"
+    assert run("--preset", "small", "paper") == "runs/small-paper"
+    assert run("--preset", "small", "--run", "elsewhere") == "elsewhere"
+
+
 def test_what_a_run_may_be_resumed_with(finished):
     elektron("pretrain", "--run", finished, "--watch.log-every", 2)
     for flag, value in (("--objective.mask-rate", "0.3"), ("--seed", "1"), ("--model.layers", "2")):

@@ -4,6 +4,7 @@ stopped. With no flags it trains a tiny model on the documentation that came wit
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -45,10 +46,11 @@ def configure(arguments: Sequence[str], prog: str, description: str) -> RunConfi
             config = overlay(config, read_toml(file), str(file))
         return parse(config, flags, prog, description)
 
-    asked = layered(RunConfig())
+    named = RunConfig(run=Path("runs", "-".join(layered(RunConfig()).preset)))
+    asked = layered(named)
     if runs.has_begun(asked.run):
         return runs.check(layered(runs.read_config(asked.run)))
-    config = runs.with_presets(RunConfig(), asked.preset)
+    config = runs.with_presets(named, asked.preset)
     if asked.init_from:
         config = overlay(config, runs.settings_of(asked.init_from, asked.init_generator), asked.init_from)
     config = runs.check(layered(config))

@@ -33,7 +33,7 @@ class RunConfig:
     preset: tuple[Literal["tiny", "small", "base", "large", "paper"], ...] = ("tiny",)
     """Values to begin with, one preset on top of the other; 'paper' adds the quirks of the original code."""
     run: Path = Path("runs/tiny")
-    """Folder of the run. One that exists is resumed."""
+    """Folder of the run, runs/PRESET if not given. One that exists is resumed."""
     corpus: tuple[str, ...] = ()
     """Text to prepare first (see `elektron prepare --help`)."""
     data: str = ""
