@@ -134,6 +134,7 @@ def parses(arguments: list[str], command: str) -> None:
         "real = config.parse\n"
         "def parse(*a, **k):\n    real(*a, **k)\n    raise Parsed\n"
         "import elektron.verbs.pretrain\n"
+        "elektron.verbs.pretrain.runs.settings_of = lambda *folders: {}\n"
         "for m in (module, elektron.verbs.pretrain): m.parse = parse\n"
         f"try: module.main({[w for w in rest if not w.endswith('.toml')]!r})\n"
         "except Parsed: sys.exit(0)\n"

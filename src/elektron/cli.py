@@ -36,8 +36,9 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK):
             raise
-        sys.exit(_complain(f"{error}"))
+        sys.exit(_complain(_in_words(error)))
     except KeyboardInterrupt:
+        print("elektron: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         sys.exit(130)
 
 
@@ -57,6 +58,12 @@ def _nearest(verb: str) -> str:
 
     close = difflib.get_close_matches(verb, VERBS, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _complain(message: str) -> int:

@@ -29,7 +29,26 @@ def parse(default: T, flags: Sequence[str], prog: str, description: str, first: 
 
     if first and flags and not flags[0].startswith("-"):
         flags = [f"--{first}", *flags]
+    _refuse_repeated(flags, type(default))
     return tyro.cli(type(default), args=list(flags), default=default, prog=prog, description=description)
+
+
+def glimpse(default: T, files: Sequence[Path], flags: Sequence[str]) -> T:
+    """`default` with those values of the files and flags that are its own; the others are somebody else's."""
+    import tyro
+
+    names = {field.name for field in dataclasses.fields(default)}  # pyright: ignore[reportArgumentType]
+    for file in files:
+        default = overlay(default, {n: v for n, v in read_toml(file).items() if n in names}, str(file))
+    found, _ = tyro.cli(type(default), args=list(flags), default=default, return_unknown_args=True, add_help=False)
+    return found
+
+
+def _refuse_repeated(flags: Sequence[str], kind: type) -> None:
+    """The last of two equal flags wins, which is what nobody wants of a list of names."""
+    for name, hint in get_type_hints(kind).items():
+        if hint == tuple[str, ...] and list(flags).count(f"--{name}") > 1:
+            raise ValueError(f"--{name} is given more than once: list all its values after one")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -61,8 +80,8 @@ def _overlay(config: T, values: dict[str, Any], source: str, prefix: str) -> T:
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, 1, 0.0)
-    return f"; did you mean {close[0]!r}? (known: {', '.join(names)})" if close else ""
+    close = difflib.get_close_matches(name, names, 1)
+    return (f"; did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(names)})"
 
 
 def _converted(value: Any, kind: Any, where: str) -> Any:  # noqa: ANN401
@@ -82,8 +101,15 @@ def _converted(value: Any, kind: Any, where: str) -> Any:  # noqa: ANN401
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(kind, type) or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{where} = {value!r} is not {getattr(kind, '__name__', kind)}")
+        raise ValueError(f"{where} = {value!r} is not {_in_words(kind)}")
     return value
+
+
+def _in_words(kind: Any) -> str:  # noqa: ANN401
+    if get_origin(kind) is tuple:
+        return "a list"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", Path: "a string"}
+    return words.get(kind, "a table of settings")
 
 
 def to_dict(config: object) -> dict[str, Any]:

@@ -199,8 +199,10 @@ def test_jsonl_errors_name_the_line(tmp_path):
     path = tmp_path / "bad.jsonl"
     for line, message in [
         (b"{", "not JSON"),
-        (b'{"body": "x"}', "no text under 'text'.*body"),
-        (b"[1]", "no text"),
+        (b'{"body": "x"}', "nothing under 'text'.*body"),
+        (b'{"text": 5}', "'text' is int"),
+        (b'{"text": "\\ud800"}', "half a character"),
+        (b"[1]", "list, not an object"),
         (b"\xff", "UTF-8"),
     ]:
         path.write_bytes(b'{"text": "fine"}\n\n' + line + b"\n")
@@ -239,8 +241,28 @@ def test_hub_datasets_through_the_real_library(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"text": "three"}\n')
     assert read(f"hf:{tmp_path}") == ["one", "two"]
     assert read(f"hf:{tmp_path}:test") == ["three"]
-    with pytest.raises(ValueError, match="no column 'body'"):
+    with pytest.raises(ValueError, match="row 1: nothing under 'body'"):
         read(f"hf:{tmp_path}", text_field="body")
+
+
+def test_null_is_no_text_wherever_it_stands(tmp_path):
+    lines = '\ufeff{"text": "one"}\n{"text": null}\n{"text": "two"}\n'
+    (tmp_path / "train.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text(lines.removeprefix("\ufeff"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one", None, "two"]}), tmp_path / "a.parquet")
+    for source in (tmp_path / "train.jsonl", tmp_path / "a.parquet", f"hf:{tmp_path / 'hub'}"):
+        assert read(source) == ["one", "two"]
+
+
+def test_bad_text_in_records_is_named_or_replaced(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n')
+    assert read(tmp_path / "a.jsonl", errors="replace") == ["a?b"]
+    array = pyarrow.array([b"fine", b"gr\xfcn"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": array}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.parquet, row 2: byte 2 .*not UTF-8"):
+        read(tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", errors="replace") == ["fine", "gr\ufffdn"]
 
 
 @pytest.mark.parametrize(

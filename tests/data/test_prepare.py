@@ -258,10 +258,18 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def test_a_worker_that_dies_is_reported(tmp_path, small_tokenizer, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_worker_that_dies_is_reported(tmp_path, small_tokenizer, small_blocks, monkeypatch, workers):
+    """While a result is awaited, or while text is still being read."""
     monkeypatch.setattr(prepare, "_tokenise", _die)
     with pytest.raises(OSError, match="worker process died"):
-        write_shards(as_pieces(documents(5)), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+        write_shards(_slowly(as_pieces(documents(60))), small_tokenizer, tmp_path, ShardsConfig(workers=workers))
+
+
+def _slowly(pieces):
+    for piece in pieces:
+        yield piece
+        time.sleep(0.02)
 
 
 def _die(path, block):

@@ -189,3 +189,14 @@ def test_padding_and_truncation_are_no_part_of_the_hash(small_tokenizer):
 def test_no_text_is_an_error():
     with pytest.raises(ValueError, match="corpus is empty"):
         trained([])
+
+
+def test_a_vocabulary_s_lines_end_at_newlines_alone(tmp_path):
+    words = [*ROLES.values(), "\u2028", "\x85", "hello", "world"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    found = load(tmp_path / "vocab.txt", TokenizerConfig())
+    assert found.vocab_size == len(words)
+    assert found.encode(["hello world"])[0].tolist() == [7, 8]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, "hello"]), encoding="utf-8")
+    with pytest.raises(ValueError, match="'hello' stands in it more than once"):
+        load(tmp_path / "vocab.txt", TokenizerConfig())

@@ -133,7 +133,7 @@ def test_a_name_left_over_on_either_side_raises():
     with pytest.raises(ValueError, match="is it the folder of a discriminator"):
         from_tensors(network, missing, "x")
     wrong = tensors | {"electra.embeddings_project.bias": torch.zeros(5)}
-    with pytest.raises(ValueError, match=r"is \[5\], its config.json says \[32\]"):
+    with pytest.raises(ValueError, match=r"is \[5\], and would be \[32\]"):
         from_tensors(network, wrong, "x")
     from_tensors(network, tensors | {"electra.embeddings.position_ids": torch.zeros(1)}, "x")
 
@@ -183,6 +183,9 @@ def test_saving_replaces_a_folder_whole(tmp_path, small_tokenizer):
     network = random_network(Generator, SHAPES["narrow"], small_tokenizer.vocab_size)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "left over").write_text("x")
+    with pytest.raises(ValueError, match="holds something else than a model"):
+        save(network, small_tokenizer, tmp_path / "out", "a card")
+    (tmp_path / "out" / "config.json").write_text("{}")
     save(network, small_tokenizer, tmp_path / "out", "a card")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]

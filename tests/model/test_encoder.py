@@ -99,7 +99,7 @@ def test_no_projection_where_the_widths_are_equal():
     [
         ({"heads": 3}, "3 attention heads do not divide a width of 32"),
         ({"layers": 0}, "at least 1"),
-        ({"dropout": 1.0}, r"dropout lies in \[0, 1\)"),
+        ({"dropout": 1.0}, r"lie in \[0, 1\), unlike 1.0"),
     ],
 )
 def test_impossible_shapes_are_refused(change, message):

@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from conftest import documents
 from elektron.data.batches import Batch
+from elektron.data.corpus import Piece
+from elektron.data.prepare import ShardsConfig, write_shards
+from elektron.data.shards import open_data
 from elektron.kernels.counters import row_keys
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
@@ -238,3 +242,22 @@ def test_the_data_order_depends_on_the_seed(data, tmp_path):
         train(run, make_model(data), data, seed, TrainConfig(phases=((3, 16, 4),)), SCHEDULE, OptimizerConfig(), WATCH)
         losses.append(read(run)[1]["loss"])
     assert losses[0] != losses[1]
+
+
+def test_trouble_is_told_once_its_time_has_come(tmp_path, data):
+    """A run that is stuck from the beginning says so at the end of its period of grace, and only then."""
+    model = make_model(data, replace(SHAPE, dropout=0.0, attention_dropout=0.0))
+    run = tmp_path / "stuck"
+    run.mkdir()
+    nothing = ScheduleConfig(learning_rate=1e-12, warmup_steps=0)
+    watch = replace(WATCH, evaluate_every=1)
+    train(run, model, data, 0, TrainConfig(phases=((40, 16, 4),)), nothing, OptimizerConfig(), watch)
+    told = [record for record in read(run) if record["kind"] == "health" and "word frequencies" in record["message"]]
+    assert [record["step"] for record in told] == [4]
+
+
+def test_a_run_goes_on_with_the_data_it_began_with(tmp_path, data, small_tokenizer):
+    run_train(tmp_path / "run", data, TrainConfig(phases=((5, 16, 4),)))
+    write_shards([Piece(text, True) for text in documents(90, 1)], small_tokenizer, tmp_path, ShardsConfig(workers=1))
+    with pytest.raises(ValueError, match="the data has changed since step 5"):
+        run_train(tmp_path / "run", open_data(tmp_path), TrainConfig(phases=((10, 16, 4),)))

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from elektron.train.metrics import SINKS, Clock, Metrics, Tally, read
+from elektron.train.metrics import SINKS, Clock, Metrics, Sink, Tally, read
 
 
 def record(step: int, **more):
@@ -12,7 +12,7 @@ def record(step: int, **more):
 
 def test_records_past_the_checkpoint_are_cut_off(tmp_path):
     shown = []
-    log = Metrics(tmp_path, 0, [shown.append])
+    log = Metrics(tmp_path, 0, [Sink(shown.append)])
     for step in (1, 2, 3, 4):
         log.write(record(step))
     log.sync()
@@ -83,10 +83,10 @@ def test_weights_and_biases_offline(tmp_path):
     import wandb
 
     sink = SINKS["wandb"](tmp_path)
-    sink(record(1, loss=0.5))
+    sink.show(record(1, loss=0.5))
     assert wandb.run is not None
     assert wandb.run.summary["train/loss"] == 0.5
-    wandb.finish()
+    sink.close()
     assert list((tmp_path / "wandb").glob("offline-run-*"))
 
 

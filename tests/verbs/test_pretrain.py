@@ -14,6 +14,7 @@ import transformers
 
 from conftest import documents
 from elektron.config import read_toml
+from elektron.data.shards import read_index
 from elektron.train.checkpoint import FOLDER, all_steps, load_newest
 from elektron.train.metrics import read
 from elektron.verbs.pretrain import configure
@@ -146,7 +147,7 @@ def test_sigterm_leaves_cleanly_and_the_same_command_goes_on(tmp_path, finished)
         out, error = process.communicate(timeout=60)
         assert process.returncode == 128 + signal.SIGTERM
         assert error == ""
-        assert "stopped by signal 15; the same command goes on from here" in out
+        assert "stopped by SIGTERM; the same command goes on from here" in out
         assert max(all_steps(run)) > max(steps, default=0)
     logged = [record["step"] for record in read(run) if record["kind"] == "train"]
     assert logged == list(range(3, max(logged) + 1, 3))
@@ -275,3 +276,46 @@ def test_loss_that_is_not_finite_is_told_in_words(tmp_path, finished):
     assert caught.value.returncode == 2
     assert "not finite" in caught.value.stderr
     assert "Traceback" not in caught.value.stderr
+
+
+def test_a_run_that_has_begun_needs_its_corpus_no_more(tmp_path, text_file):
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    text.write_bytes(text_file.read_bytes())
+    elektron("pretrain", "--corpus", text, "--run", run, *FLAGS, *TEN_STEPS)
+    text.unlink()
+    assert "all 10 steps are done already" in elektron("pretrain", "--run", run).stdout
+
+
+def test_a_run_without_a_checkpoint_keeps_its_config(tmp_path, finished):
+    run = tmp_path / "young"
+    run.mkdir()
+    (run / "config.toml").write_bytes((finished / "config.toml").read_bytes())
+    config = configure(["--run", str(run)], "elektron pretrain", "")
+    assert (config.model.width, config.train.phases) == (32, ((10, 16, 4),))
+    assert configure(["--run", str(run), "--preset", "small"], "elektron pretrain", "").model.width == 256
+
+
+def test_a_corpus_that_has_grown_keeps_its_tokenizer(tmp_path):
+    texts, out = tmp_path / "texts", tmp_path / "out"
+    texts.mkdir()
+    flags = ["--corpus", texts, "--out", out, "--vocab-size", 128, "--workers", 1]
+    (texts / "a.txt").write_text("\n\n".join(documents(50)))
+    elektron("prepare", *flags)
+    before = (out / "tokenizer.json").read_bytes(), read_index(out)
+    (texts / "b.txt").write_text("\n\n".join(documents(50, seed=1)))
+    elektron("prepare", *flags)
+    assert (out / "tokenizer.json").read_bytes() == before[0]
+    assert read_index(out).documents == 2 * before[1].documents
+
+
+def test_a_given_tokenizer_is_not_taken_for_a_trained_one(tmp_path, text_file, finished):
+    """Nor is text tokenised with the wrong one after a preparation that was cut off."""
+    out = tmp_path / "out"
+    flags = ["--corpus", text_file, "--out", out, "--workers", 1]
+    elektron("prepare", *flags, "--vocab-size", 100)
+    trained = (out / "tokenizer.json").read_bytes()
+    (out / "index.json").unlink()
+    elektron("prepare", *flags, "--tokenizer", finished / "tokenizer")
+    (out / "index.json").unlink()
+    elektron("prepare", *flags, "--vocab-size", 100)
+    assert (out / "tokenizer.json").read_bytes() == trained

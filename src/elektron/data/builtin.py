@@ -47,7 +47,7 @@ def _sources() -> Iterator[Path]:
     standard, site = (Path(sysconfig.get_paths()[name]) for name in ("stdlib", "purelib"))
     yield standard / TOPICS
     skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data"}
-    yield from (path for path in sorted(standard.rglob("*.py")) if not skipped & set(path.parts))
+    yield from (p for p in sorted(standard.rglob("*.py")) if not skipped & set(p.relative_to(standard).parts))
     for package in PACKAGES:
         yield from sorted((site / package).rglob("*.py"))
 

@@ -26,7 +26,7 @@ import pyarrow
 
 from elektron.data.builtin import python_docs
 
-PIECE_CHARACTERS = 1 << 20
+PIECE_CHARACTERS = 1 << 16
 CHUNK_BYTES = 1 << 20
 
 STDIN = "-"
@@ -119,10 +119,10 @@ def _pieces_of(source: str, config: ReadingConfig) -> Iterator[Piece]:
     elif source == PYTHON_DOCS:
         yield from _whole_documents(python_docs())
     elif source.startswith(HUB):
-        yield from _whole_documents(_hub_documents(source, config.text_field))
+        yield from _whole_documents(_hub_documents(source, config))
     elif _format(Path(source)) == ".parquet":
         with _opened(source) as file, _seekable(file, source) as table:
-            yield from _whole_documents(_parquet_documents(table, source, config.text_field))
+            yield from _whole_documents(_parquet_documents(table, source, config))
     elif _format(Path(source)) == ".jsonl":
         with _opened(source) as file:
             yield from _whole_documents(_json_documents(file, source, config))
@@ -199,10 +199,13 @@ def _whole_documents(documents: Iterator[str]) -> Iterator[Piece]:
 
 
 def _split(text: str) -> Iterator[Piece]:
-    while len(text) > PIECE_CHARACTERS:
-        head, text = _cut(text)
-        yield Piece(head, ends_document=False)
-    yield Piece(text, ends_document=True)
+    start = 0
+    while len(text) - start > PIECE_CHARACTERS:
+        stop = _border(text, start)
+        if head := text[start:stop].strip():
+            yield Piece(head, ends_document=False)
+        start = stop
+    yield Piece(text[start:].strip(), ends_document=True)
 
 
 def _cut(text: str) -> tuple[str, str]:
@@ -210,9 +213,14 @@ def _cut(text: str) -> tuple[str, str]:
     body = text.lstrip()
     if len(body) <= PIECE_CHARACTERS:
         return "", body or ("\n" if "\n" in text else "")
-    at = max(body.rfind(space, 1, PIECE_CHARACTERS) for space in " \n\t")
-    head = body[: at if at > 0 else PIECE_CHARACTERS].rstrip()  # without whitespace, cut anywhere
+    head = body[: _border(body, 0)].rstrip()
     return head, body[len(head) :]
+
+
+def _border(text: str, start: int) -> int:
+    """Where a piece that begins at `start` ends: at its last whitespace, or anywhere if it has none."""
+    at = max(text.rfind(space, start + 1, start + PIECE_CHARACTERS) for space in " \n\t")
+    return at if at > start else start + PIECE_CHARACTERS
 
 
 def _decoded(chunks: Iterator[bytes], name: str, errors: Literal["strict", "replace"]) -> Iterator[str]:
@@ -243,25 +251,54 @@ def _not_text(name: str, offset: int, what: str) -> ValueError:
 
 def _json_documents(file: IO[bytes], name: str, config: ReadingConfig) -> Iterator[str]:
     for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line.decode("utf-8", config.errors))
-        except UnicodeDecodeError as error:
-            raise _not_text(f"{name}, line {number}", error.start, "is not UTF-8") from error
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{name}, line {number}: not JSON ({error}); every line must be one object") from error
-        text = record.get(config.text_field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            keys = ", ".join(record) if isinstance(record, dict) else type(record).__name__
-            raise ValueError(
-                f"{name}, line {number}: no text under {config.text_field!r} (there is: {keys}); set --text-field"
-            )
-        yield text
+        if line.strip():
+            yield _field(_json_object(line, f"{name}, line {number}", config.errors), f"{name}, line {number}", config)
 
 
-def _parquet_documents(file: IO[bytes], name: str, column: str) -> Iterator[str]:
+def _json_object(line: bytes, where: str, errors: Literal["strict", "replace"]) -> dict[str, Any]:
+    try:
+        record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors))
+    except UnicodeDecodeError as error:
+        raise _not_text(where, error.start, "is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: {type(record).__name__}, not an object; every line must be one")
+    return record
+
+
+def _field(record: dict[str, Any], where: str, config: ReadingConfig) -> str:
+    """The text of a record; null is no text. Half of a surrogate pair, which JSON can spell, is no character."""
+    if config.text_field not in record:
+        there = ", ".join(record)
+        raise ValueError(f"{where}: nothing under {config.text_field!r} (there is: {there}); set --text-field")
+    text = record[config.text_field]
+    if text is None:
+        return ""
+    if isinstance(text, bytes):
+        return _decoded_field(text, where, config)
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: {config.text_field!r} is {type(text).__name__}, not text; set --text-field")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        if config.errors == "strict":
+            raise _not_text(where, error.start, "of the text is half a character") from error
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _decoded_field(text: bytes, where: str, config: ReadingConfig) -> str:
+    try:
+        return text.decode("utf-8", config.errors)
+    except UnicodeDecodeError as error:
+        raise _not_text(where, error.start, "of the text is not UTF-8") from error
+
+
+def _parquet_documents(file: IO[bytes], name: str, config: ReadingConfig) -> Iterator[str]:
     from pyarrow.parquet import ParquetFile
+
+    column = config.text_field
 
     try:
         table = ParquetFile(file)
@@ -269,23 +306,34 @@ def _parquet_documents(file: IO[bytes], name: str, column: str) -> Iterator[str]
             raise ValueError(
                 f"{name}: no column {column!r} (there is: {', '.join(table.schema_arrow.names)}); set --text-field"
             )
-        for batch in table.iter_batches(batch_size=256, columns=[column]):
-            yield from (str(text) for text in batch.column(0).to_pylist() if text is not None)
+        batches = table.iter_batches(batch_size=256, columns=[column])
+        values = (value for batch in batches for value in _undecoded(batch.column(0)).to_pylist())
+        for number, value in enumerate(values, 1):
+            yield _field({column: value}, f"{name}, row {number}", config)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{name}: damaged or no parquet file ({error}); replace the file") from error
 
 
-def _hub_documents(source: str, column: str) -> Iterator[str]:
+def _undecoded(values: pyarrow.Array) -> pyarrow.Array:
+    """Strings as bytes: they may not be the UTF-8 they claim to be."""
+    is_text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
+    return values.cast(pyarrow.large_binary()) if is_text else values
+
+
+def _hub_documents(source: str, config: ReadingConfig) -> Iterator[str]:
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(f"{source}: reading the Hub needs `pip install 'elektron[hf]'`") from error
-    name, config, split = _hub_parts(source)
-    rows = load_dataset(name, config, split=split, streaming=True)
-    for row in rows:
-        if column not in row:
-            raise ValueError(f"{source}: no column {column!r} (there is: {', '.join(row)}); set --text-field")
-        yield row[column]
+    name, part, split = _hub_parts(source)
+    try:
+        rows = load_dataset(name, part, split=split, streaming=True)
+    except FileNotFoundError:
+        if part or name.count("/") != 1 or name.startswith((".", "/")):
+            raise
+        rows = load_dataset(*name.split("/"), split=split, streaming=True)  # not OWNER/NAME, but NAME/CONFIG
+    for number, row in enumerate(rows, 1):
+        yield _field(row, f"{source}, row {number}", config)
 
 
 def _hub_parts(source: str) -> tuple[str, str | None, str]:

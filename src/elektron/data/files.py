@@ -1,11 +1,16 @@
 """Files that are whole or not there: written under another name, synced, renamed."""
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
 
 
 def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
@@ -22,6 +27,51 @@ def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
         unfinished.unlink(missing_ok=True)
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
     sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder to write into, which takes the place of `folder` when all is well and vanishes when it is not."""
+    unfinished, discarded = (folder.with_name(f"{mark}{folder.name}") for mark in (UNFINISHED, DISCARDED))
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        sync_folder(unfinished)
+        if folder.exists():
+            shutil.rmtree(discarded, ignore_errors=True)
+            os.replace(folder, discarded)
+        os.replace(unfinished, folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(discarded, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Rename first: a folder that is half removed must not look like a whole one."""
+    discarded = folder.with_name(DISCARDED + folder.name)
+    shutil.rmtree(discarded, ignore_errors=True)
+    os.replace(folder, discarded)
+    shutil.rmtree(discarded)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have a folder, made if it is not there, to oneself; one that is still empty in the end is removed again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"{folder} is in use by another process: wait for it, or choose another folder") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def sync_folder(folder: Path) -> None:

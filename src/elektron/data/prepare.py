@@ -43,6 +43,12 @@ class ShardsConfig:
     workers: int = os.cpu_count() or 1
     """Processes that tokenise."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise ValueError(f"--held-out lies in [0, 1), not {self.held_out}")
+        if self.workers < 1:
+            raise ValueError(f"--workers must be at least 1, not {self.workers}")
+
 
 class _Block(NamedTuple):
     number: int
@@ -65,7 +71,10 @@ def write_shards(
     write_atomically(folder / TOKENIZER_FILE, tokenizer.json.encode())
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(config.workers, context, _start_worker, (tokenizer.json, tokenizer.names)) as pool:
-        shards = _write_all(_blocks(pieces, tokenizer, config), folder, pool, config.workers, progress)
+        try:
+            shards = _write_all(_blocks(pieces, tokenizer, config), folder, pool, config.workers, progress)
+        except BrokenProcessPool as error:
+            raise OSError("a worker process died (out of memory?); what is done is kept: run it again") from error
     if not any(shard.tokens for shard in shards):
         raise ValueError("the corpus is empty: there is no text in it")
     return _write_index(folder, _something_held_out(shards, folder), tokenizer, config)
@@ -73,9 +82,10 @@ def write_shards(
 
 def refuse_other(folder: Path, tokenizer: Tokenizer, config: ShardsConfig) -> None:
     """A finished folder may be brought up to date with its corpus, not turned into another one under a run's feet."""
-    if not (folder / INDEX).exists():
+    try:
+        index = read_index(folder)
+    except ValueError:  # there is none that could be read
         return
-    index = read_index(folder)
     if index.tokenizer_sha256 != tokenizer.hash:
         raise ValueError(f"{folder} holds shards of another tokenizer; choose another folder or remove this one")
     if index.held_out != config.held_out:
@@ -125,15 +135,8 @@ def _write_all(
         shards.append(shard or unfinished[-1])
         progress(block.text_bytes)
         if len(unfinished) > workers:
-            _result(unfinished.pop(0))
-    return [shard if isinstance(shard, Shard) else _result(shard) for shard in shards]
-
-
-def _result(future: Future[Shard]) -> Shard:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise OSError("a worker process died (out of memory?); what is done is kept, run the command again") from error
+            unfinished.pop(0).result()
+    return [shard if isinstance(shard, Shard) else shard.result() for shard in shards]
 
 
 _tokenizer: Tokenizer
@@ -179,9 +182,12 @@ def _encode(pieces: list[tuple[str, bool, bool]], tokenizer: Tokenizer) -> tuple
 
 
 def _something_held_out(shards: list[Shard], folder: Path) -> list[Shard]:
-    """Where chance held nothing out: the last document, or the tail of the only one. The index moves the border."""
-    if any(shard.train_tokens < shard.tokens for shard in shards):
+    """Where chance held nothing out, or everything: the last document, or the tail of the only one. The index moves the
+    border."""
+    tokens, train = sum(shard.tokens for shard in shards), sum(shard.train_tokens for shard in shards)
+    if 0 < train < tokens:
         return shards
+    shards = [replace(shard, train_tokens=shard.tokens) for shard in shards]
     at = max(i for i, shard in enumerate(shards) if shard.tokens)
     tokens, ends = read_shard(folder / shards[at].file)
     begins = ends[(ends > 0) & (ends < len(tokens))]

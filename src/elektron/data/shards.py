@@ -70,6 +70,12 @@ class Index:
     unknown: int
     shards: tuple[Shard, ...]
 
+    @property
+    def digest(self) -> str:
+        """Names what is trained on: tokens, documents, and which of them are held out."""
+        parts = [self.tokenizer_sha256, *(f"{shard.sha256} {shard.train_tokens}" for shard in self.shards)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
 
 def write_shard(
     path: Path, tokens: np.ndarray, ends: np.ndarray, train_tokens: int, tokenizer: Tokenizer, made_from: bytes
@@ -144,7 +150,10 @@ def read_index(folder: Path) -> Index:
     path = folder / INDEX
     if not path.exists():
         raise ValueError(f"{folder} holds no prepared data (no {INDEX}): make some with `elektron prepare`")
-    record = read_json(path)
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; run `elektron prepare` again") from error
     if isinstance(record, dict) and record.get("version") != VERSION:
         raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}; prepare it again")
     record = fields_of(record, [f.name for f in fields(Index)], path)
@@ -222,14 +231,15 @@ class Data:
         return float(-(held * log_frequencies).sum() / held.sum())
 
 
-def open_data(folder: Path) -> Data:
-    """Open a prepared folder; every byte of it is checked against its checksum first."""
+def open_data(folder: Path, verify: bool = True) -> Data:
+    """Open a prepared folder; every byte of it is checked against its checksum first, unless it is only glanced at."""
     index = read_index(folder)
     tokenizer = Tokenizer((folder / TOKENIZER_FILE).read_text(encoding="utf-8"), index.special_tokens)
     if tokenizer.hash != index.tokenizer_sha256:
         raise ValueError(f"{folder / TOKENIZER_FILE} is not the tokenizer these shards were made with")
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda shard: _verify(folder / shard.file, shard), index.shards))
+    if verify:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda shard: _verify(folder / shard.file, shard), index.shards))
     return Data(index, tokenizer, Stream(folder, index, "train"), Stream(folder, index, "held"))
 
 

@@ -19,6 +19,8 @@ SETTINGS = "tokenizer_config.json"
 VOCABULARY = "vocab.txt"
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 """The five special tokens and their usual names."""
+SMALLEST = 16
+"""Tokens of a vocabulary worth training: the special ones and a few letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,14 @@ class TokenizerConfig:
     """Share of the text's characters that get a token of their own, whatever the script; the rest becomes [UNK]."""
     sample_megabytes: int = 512
     """Text to train on at the most, taken evenly from all of the corpus."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < SMALLEST:
+            raise ValueError(f"--vocab-size {self.vocab_size} is too small: at least {SMALLEST}")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"--character-coverage lies in (0, 1], not {self.character_coverage}")
+        if self.sample_megabytes < 1:
+            raise ValueError(f"--sample-megabytes must be at least 1, not {self.sample_megabytes}")
 
 
 class Specials(NamedTuple):
@@ -120,15 +130,29 @@ def load(source: str | Path, config: TokenizerConfig) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"no such tokenizer: {str(source)!r} is neither a file nor a folder")
     if path.suffix == ".json":
-        return Tokenizer(path.read_text(encoding="utf-8"))
+        return _from_json(path, ROLES)
     return _from_vocabulary(path, config.lowercase, config.strip_accents)
+
+
+def _from_json(path: Path, names: dict[str, str]) -> Tokenizer:
+    try:
+        return Tokenizer(_text(path), names)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not text, so neither a tokenizer.json nor a vocab.txt ({error})") from error
 
 
 def _from_folder(folder: Path, config: TokenizerConfig) -> Tokenizer:
     settings = _read_json(folder / "special_tokens_map.json") | _read_json(folder / SETTINGS)
     names = {role: _token_text(settings.get(f"{role}_token", default)) for role, default in ROLES.items()}
     if (folder / FILE).is_file():
-        return Tokenizer((folder / FILE).read_text(encoding="utf-8"), names)
+        return _from_json(folder / FILE, names)
     if (folder / VOCABULARY).is_file():
         lowercase = settings.get("do_lower_case", config.lowercase)
         accents = settings.get("strip_accents")
@@ -145,17 +169,20 @@ def _token_text(token: str | dict[str, Any]) -> str:
 
 
 def _from_vocabulary(path: Path, lowercase: bool, strip_accents: bool) -> Tokenizer:
-    words = path.read_text(encoding="utf-8").splitlines()
+    words = _text(path).removesuffix("\n").split("\n")  # not splitlines: it takes U+2028, a token, for a line's end
     vocabulary = {word: i for i, word in enumerate(words)}
-    cased = next((w for w in words if w != w.lower() and w not in ROLES.values() and not w.startswith("[unused")), None)
-    if lowercase and cased:
-        raise ValueError(
-            f"{path}: a cased vocabulary (it has {cased!r}) cannot be used lower-cased; pass --no-lowercase"
-        )
+    if len(vocabulary) < len(words):
+        twice = next(word for i, word in enumerate(words) if vocabulary[word] != i)
+        raise ValueError(f"{path}: not a vocabulary: {twice[:40]!r} stands in it more than once")
     missing = [name for name in ROLES.values() if name not in vocabulary]
     if missing:
         raise ValueError(
             f"{path}: the vocabulary has no {', '.join(missing)}; ELECTRA needs {', '.join(ROLES.values())}"
+        )
+    cased = next((w for w in words if w != w.lower() and w not in ROLES.values() and not w.startswith("[unused")), None)
+    if lowercase and cased:
+        raise ValueError(
+            f"{path}: a cased vocabulary (it has {cased!r}) cannot be used lower-cased; pass --no-lowercase"
         )
     return _word_piece(vocabulary, lowercase, strip_accents)
 

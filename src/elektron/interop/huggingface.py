@@ -6,22 +6,21 @@ The discriminator opens as ElectraForPreTraining or AutoModel, the generator as 
 folder also says how sentence-transformers is to pool it.
 """
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from elektron.data.files import read_json, write_atomically, write_json
+from elektron.data.files import new_folder, read_json, write_atomically, write_json
 from elektron.data.tokenizer import Tokenizer
 from elektron.data.tokenizer import save as save_tokenizer
 from elektron.model.encoder import NORM_EPSILON, SEGMENTS, Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import DEVIATION
+from elektron.model.weights import write_tensors
 
 Network = TypeVar("Network", Discriminator, Generator)
 Role = Literal["discriminator", "generator"]
@@ -93,9 +92,8 @@ def from_tensors(network: Discriminator | Generator, tensors: dict[str, Tensor],
             raise ValueError(f"{source}: no weights {missing[0]!r}; is it the folder of a {role_of(network)}?")
         values = torch.cat([left.pop(their) for their in theirs])
         if values.shape != parameter.shape:
-            raise ValueError(
-                f"{source}: {theirs[0]} is {list(values.shape)}, its config.json says {list(parameter.shape)}"
-            )
+            wanted = f"{list(parameter.shape)} by its config.json and tokenizer"
+            raise ValueError(f"{source}: {theirs[0]} is {list(values.shape)}, and would be {wanted}")
         parameter.copy_(values)
     if _TIED in left and torch.equal(left[_TIED], tensors["electra.embeddings.word_embeddings.weight"]):
         del left[_TIED]
@@ -180,22 +178,17 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def save(network: Discriminator | Generator, tokenizer: Tokenizer, folder: Path, card: str) -> None:
-    """Write a network as a Hugging Face folder, whole or not at all; one that is there is replaced."""
-    unfinished = folder.with_name(f".unfinished-{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    """Write a network as a Hugging Face folder, whole or not at all; another of them that is there is replaced."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
+        raise ValueError(f"{folder} holds something else than a model: remove it, or export to another folder")
     role, shape = role_of(network), network.encoder.config
-    save_tokenizer(tokenizer, unfinished, shape.positions)
-    try:
-        save_file(to_tensors(network), unfinished / WEIGHTS, {"format": "pt"})
-    except SafetensorError as error:
-        raise OSError(f"cannot write {folder}: {error}") from error
-    write_atomically(unfinished / "README.md", card.encode())
-    write_json(unfinished / "config.json", their_config(shape, tokenizer.vocab_size, role, tokenizer.specials.pad))
-    if role == "discriminator":
-        _write_pooling(unfinished, shape)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(unfinished, folder)
+    with new_folder(folder) as unfinished:
+        save_tokenizer(tokenizer, unfinished, shape.positions)
+        write_tensors(unfinished / WEIGHTS, to_tensors(network))
+        write_atomically(unfinished / "README.md", card.encode())
+        write_json(unfinished / "config.json", their_config(shape, tokenizer.vocab_size, role, tokenizer.specials.pad))
+        if role == "discriminator":
+            _write_pooling(unfinished, shape)
 
 
 def _write_pooling(folder: Path, shape: EncoderConfig) -> None:

@@ -1,6 +1,7 @@
 """The discriminator as an ONNX graph, checked in onnxruntime before anyone relies on it."""
 
 import logging
+import os
 import warnings
 from pathlib import Path
 
@@ -15,12 +16,14 @@ TOLERANCE = 1e-4
 
 
 def export_onnx(network: Discriminator, path: Path) -> float:
-    """Write the graph, with any number of rows and tokens; returns how far onnxruntime's logits are from ours."""
+    """Write the graph, with any number of rows and tokens, once onnxruntime has been seen to give our logits with it.
+    Returns how far they are from ours."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  what torch's exporter is written in
     except ImportError as error:
         raise ValueError("--onnx needs `pip install 'elektron[onnx]'`") from error
+    unchecked = path.with_name(f".{path.name}")
     axes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=network.encoder.config.positions)}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -28,7 +31,7 @@ def export_onnx(network: Discriminator, path: Path) -> float:
         torch.onnx.export(
             network,
             _example(network, rows=2, tokens=5),
-            path,
+            unchecked,
             input_names=INPUTS,
             output_names=["logits"],
             dynamic_shapes=dict.fromkeys(INPUTS, axes),
@@ -36,14 +39,15 @@ def export_onnx(network: Discriminator, path: Path) -> float:
             external_data=False,
             verbose=False,
         )
-    session = onnxruntime.InferenceSession(path)
+    session = onnxruntime.InferenceSession(unchecked)
     difference = 0.0
     for rows, tokens in ((1, 3), (3, network.encoder.config.positions)):
         example = _example(network, rows, tokens)
         theirs = session.run(None, {name: tensor.numpy() for name, tensor in zip(INPUTS, example, strict=True)})[0]
         difference = max(difference, float((torch.from_numpy(theirs) - _logits(network, example)).abs().max()))
     if not difference < TOLERANCE:
-        raise ValueError(f"{path}: onnxruntime's logits are {difference:.1e} from ours, which is too far")
+        raise ValueError(f"{unchecked}: onnxruntime's logits are {difference:.1e} from ours, which is too far")
+    os.replace(unchecked, path)
     return difference
 
 

@@ -18,7 +18,12 @@ def encoder_flops(shape: EncoderConfig, length: int) -> float:
     return project + shape.layers * (products + attention)
 
 
-def encoder_activations(shape: EncoderConfig, element_bytes: int) -> float:
+def encoder_activations(shape: EncoderConfig, length: int, element_bytes: int) -> float:
     """Bytes a token that an encoder keeps for its backward pass, roughly: of each layer its input, queries, keys and
-    values, the attention's output, two sums and their norms, the feed-forward's inner values before and after GELU."""
-    return shape.layers * (9 * shape.width + 2 * shape.feedforward_width) * element_bytes
+    values, the attention's output, two sums and their norms, the feed-forward's inner values before and after GELU;
+    where there is dropout, its input and mask at two places; where attention probabilities are dropped, these, their
+    mask and what is left of them."""
+    values = 9 * shape.width + 2 * shape.feedforward_width
+    dropout = 4 * shape.width if shape.dropout else 0
+    probabilities = 3 * shape.heads * length if shape.attention_dropout else 0
+    return shape.layers * (values + dropout + probabilities) * element_bytes

@@ -42,13 +42,15 @@ class EncoderConfig:
     """Dropout of attention probabilities."""
 
     def __post_init__(self) -> None:
-        sizes = (self.layers, self.width, self.heads, self.feedforward_width, self.embedding_width, self.positions)
-        if min(sizes) < 1:
-            raise ValueError(f"every size of an encoder must be at least 1: {self}")
+        for name in ("layers", "width", "heads", "feedforward_width", "embedding_width", "positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"an encoder's {name} must be at least 1, not {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"{self.heads} attention heads do not divide a width of {self.width}: change one of them")
         if not (0 <= self.dropout < 1 and 0 <= self.attention_dropout < 1):
-            raise ValueError(f"dropout lies in [0, 1): {self.dropout}, {self.attention_dropout}")
+            raise ValueError(
+                f"dropout and attention_dropout lie in [0, 1), unlike {self.dropout} and {self.attention_dropout}"
+            )
 
 
 class Embeddings(nn.Module):

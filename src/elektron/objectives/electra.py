@@ -54,6 +54,8 @@ class ElectraConfig:
     def __post_init__(self) -> None:
         if not 0 < self.mask_rate < 1:
             raise ValueError(f"--objective.mask-rate lies between 0 and 1, not {self.mask_rate}")
+        if not 0 <= self.keep_rate <= 1:
+            raise ValueError(f"--objective.keep-rate lies in [0, 1], not {self.keep_rate}")
         if not self.temperature > 0:
             raise ValueError(f"--objective.temperature must be positive, not {self.temperature}")
 

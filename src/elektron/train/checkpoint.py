@@ -3,21 +3,19 @@
 RUN/checkpoints/step-00010000/  model.safetensors  optimizer.safetensors  state.json  manifest.json
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from elektron.data.files import fields_of, read_json, sha256, sync_folder, write_json
+from elektron.data.files import fields_of, new_folder, read_json, remove_folder, sha256, write_json
+from elektron.model.weights import write_tensors
 
 FOLDER = "checkpoints"
 VERSION = 1
-_UNFINISHED, _DISCARDED = ".unfinished-", ".discarded-"
 _FILES = _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _MANIFEST = "manifest.json"
 
@@ -35,22 +33,17 @@ class Checkpoint(NamedTuple):
 def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint, then remove all but the newest `keep`. If writing fails, what was there stays."""
     folder = run / FOLDER / _name(checkpoint.step)
-    unfinished = folder.with_name(_UNFINISHED + folder.name)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    for left_behind in (run / FOLDER).glob(".*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
     try:
-        _write(unfinished, checkpoint)
-        if folder.exists():  # written before, by a run that was cut back to an older step
-            _remove(folder)
-        os.replace(unfinished, folder)
+        with new_folder(folder) as unfinished:
+            _write(unfinished, checkpoint)
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         left = all_steps(run)
         still = f"the newest whole checkpoint is step {left[-1]}" if left else "there is no checkpoint yet"
         raise OSError(error.errno, f"cannot write {folder}: {error.strerror or error}; {still}") from error
-    sync_folder(folder.parent)
     for step in all_steps(run)[: -max(1, keep)]:
-        _remove(run / FOLDER / _name(step))
+        remove_folder(run / FOLDER / _name(step))
     return folder
 
 
@@ -60,7 +53,7 @@ def _name(step: int) -> str:
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     for name, tensors in ((_MODEL, checkpoint.model), (_OPTIMIZER, checkpoint.optimizer)):
-        _write_tensors(folder / name, tensors)
+        write_tensors(folder / name, tensors)
     write_json(folder / _STATE, checkpoint.state)
     sums = {name: _sums(folder / name) for name in _FILES}
     write_json(folder / _MANIFEST, {"version": VERSION, "step": checkpoint.step, "files": sums})
@@ -70,26 +63,10 @@ def _sums(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    try:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _remove(folder: Path) -> None:
-    """Rename first: a checkpoint that is half removed must not look like one."""
-    discarded = folder.with_name(_DISCARDED + folder.name)
-    shutil.rmtree(discarded, ignore_errors=True)
-    os.replace(folder, discarded)
-    shutil.rmtree(discarded)
-
-
 def all_steps(run: Path) -> list[int]:
     """The steps that have a checkpoint, ascending."""
-    return sorted(int(folder.name.removeprefix("step-")) for folder in (run / FOLDER).glob("step-*"))
+    names = (folder.name.removeprefix("step-") for folder in (run / FOLDER).glob("step-*"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def load_newest(run: Path) -> Checkpoint | None:

@@ -11,7 +11,7 @@ class Display:
 
     def __init__(self, total_steps: int, step: int) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
-        self._total = total_steps
+        self._total, self._began = total_steps, step
         self._auc = "-"
         self._progress = Progress(
             TextColumn("step"),
@@ -26,6 +26,10 @@ class Display:
         self._bar = self._progress.add_task("", total=total_steps, completed=step, status="")
 
     def __enter__(self) -> "Display":
+        if self._began == self._total:
+            self._console.print(f"all {self._total:,} steps are done already")
+        elif self._began:
+            self._console.print(f"goes on from step {self._began:,} of {self._total:,}")
         self._progress.start()
         return self
 

@@ -5,6 +5,7 @@ from elektron.train.metrics import Record
 GRACE = 0.1
 """Share of a run in which nothing is wrong yet."""
 STUCK_AUC = 0.55
+BLIND_RECALL = 0.05
 STRONG_SHARE = 0.2
 """A generator that leaves fewer of the masked tokens replaced than this is too strong."""
 
@@ -15,9 +16,10 @@ def troubles(record: Record, unigram_loss: float, mask_rate: float, progress: fl
     loss, replaced = record["generator_loss"], record["replaced_rate"]
     found = {}
     if auc < STUCK_AUC:
+        how = "is stuck at the majority class" if recall < BLIND_RECALL else "does no better than chance"
         found["stuck"] = (
-            f"the discriminator is stuck at the majority class (AUC {auc:.2f}, recall {recall:.2f}): it needs more "
-            "tokens, a larger batch or learning rate, or a smaller generator"
+            f"the discriminator {how} (AUC {auc:.2f}, recall {recall:.2f}): it needs more tokens, a larger batch or "
+            "learning rate, or a smaller generator"
         )
     if loss > unigram_loss:
         found["ignorant"] = (

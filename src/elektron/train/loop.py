@@ -21,7 +21,7 @@ from elektron.train.device import describe, keep_freed_memory, matrix_peak
 from elektron.train.display import Display
 from elektron.train.evaluate import evaluate
 from elektron.train.health import troubles
-from elektron.train.metrics import SINKS, Clock, Metrics, Record, Tally
+from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
 from elektron.train.step import update
@@ -39,8 +39,9 @@ class TrainConfig:
     """Parts a batch is cut into, to fit memory: gradients are summed over them before each update."""
     recompute: bool = False
     """Gradient checkpointing: compute the layers again in the backward pass instead of keeping their values."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile the forward and backward pass; auto: on a GPU."""
+    compile: bool = True
+    """torch.compile the forward and backward pass on a GPU. (On a CPU it gains little, and its C++ takes the overflow
+    of whole numbers, which the hash of kernels/counters.py lives by, for undefined.)"""
 
     def __post_init__(self) -> None:
         for steps, length, rows in self.phases:
@@ -70,8 +71,9 @@ class WatchConfig:
     """Also show the metrics there."""
 
     def __post_init__(self) -> None:
-        if min(self.log_every, self.evaluate_every, self.evaluate_rows, self.checkpoint_every) < 1:
-            raise ValueError(f"intervals and rows under --watch must be at least 1: {self}")
+        for name in ("log_every", "evaluate_every", "evaluate_rows", "checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--watch.{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
 
 
 def train(
@@ -93,17 +95,16 @@ def train(
     make_batch = _batch_maker(data, phases, seed, device)
     for encoder in (model.generator.encoder, model.discriminator.encoder):
         encoder.recompute = config.recompute
-    is_compiled = config.compile == "on" or (config.compile == "auto" and device.type == "cuda")
-    forward = torch.compile(model, dynamic=False) if is_compiled else model
+    forward = torch.compile(model, dynamic=False) if config.compile and device.type == "cuda" else model
     optimizer = Optimizer(model, optimizer_config)
-    step, tally = _resume(run, model, optimizer, device)
+    step, tally = _resume(run, model, optimizer, data, device)
 
     with (
         Display(total, step) as display,
         _caught_signals() as signals,
         closing(prefetched(make_batch, step, total)) as batches,
     ):
-        metrics = Metrics(run, step, [display.show, *(SINKS[name](run) for name in watch.to)])
+        metrics = Metrics(run, step, [Sink(display.show), *(SINKS[name](run) for name in watch.to)])
         if "run" not in metrics.last:
             metrics.write(_facts(step, model, data, phases, device))
         clock = Clock(device)
@@ -122,10 +123,10 @@ def train(
                 metrics.write(_train_record(step, rate, model, tally, clock, metrics))
             if step % watch.evaluate_every == 0 or step == total:
                 with clock.stopped():
-                    _evaluate(step, model, data, phase, watch.evaluate_rows, step / total, metrics)
+                    _evaluate(step, total, model, data, phase, watch.evaluate_rows, metrics)
             if step % watch.checkpoint_every == 0 or step == total or signals:
                 with clock.stopped():
-                    _save(run, step, model, optimizer, tally, metrics, watch.keep_checkpoints)
+                    _save(run, step, model, optimizer, data, tally, metrics, watch.keep_checkpoints)
             if signals:
                 break
         metrics.close()
@@ -185,11 +186,13 @@ def _facts(step: int, model: Electra, data: Data, phases: tuple[Phase, ...], dev
     }
 
 
-def _resume(run: Path, model: Electra, optimizer: Optimizer, device: torch.device) -> tuple[int, Tally]:
+def _resume(run: Path, model: Electra, optimizer: Optimizer, data: Data, device: torch.device) -> tuple[int, Tally]:
     """Put the newest checkpoint back; its step, and what had been summed up since the last record."""
     saved = load_newest(run)
     if saved is None:
         return 0, Tally({}, 0)
+    if saved.state["data"] != data.index.digest:
+        raise ValueError(f"the data has changed since step {saved.step} of {run}: begin another run with it")
     restore(model, saved.model)
     optimizer.load(saved.optimizer, saved.step)
     sums = {
@@ -199,9 +202,9 @@ def _resume(run: Path, model: Electra, optimizer: Optimizer, device: torch.devic
 
 
 def _save(
-    run: Path, step: int, model: Electra, optimizer: Optimizer, tally: Tally, metrics: Metrics, keep: int
+    run: Path, step: int, model: Electra, optimizer: Optimizer, data: Data, tally: Tally, metrics: Metrics, keep: int
 ) -> None:
-    state = {"sums": _finite(tally.read(), step, metrics), "steps": tally.steps}
+    state = {"sums": _finite(tally.read(), step, metrics), "steps": tally.steps, "data": data.index.digest}
     metrics.sync()
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     save(run, Checkpoint(step, weights, optimizer.state(), state), keep)
@@ -213,7 +216,7 @@ def _finite(sums: dict[str, float], step: int, metrics: Metrics) -> dict[str, fl
         return sums
     message = f"the loss or a gradient is not finite at step {step} or shortly before"
     metrics.write({"kind": "health", "step": step, "message": message})
-    raise ValueError(f"{message}; checkpoints are from before: lower --schedule.learning-rate in a new run")
+    raise ValueError(f"{message}; what is saved is from before: lower --schedule.learning-rate in a new run")
 
 
 def _train_record(step: int, rate: float, model: Electra, tally: Tally, clock: Clock, metrics: Metrics) -> Record:
@@ -230,18 +233,16 @@ def _train_record(step: int, rate: float, model: Electra, tally: Tally, clock: C
     }
 
 
-def _evaluate(
-    step: int, model: Electra, data: Data, phase: Phase, rows: int, progress: float, metrics: Metrics
-) -> None:
+def _evaluate(step: int, total: int, model: Electra, data: Data, phase: Phase, rows: int, metrics: Metrics) -> None:
     """Write the held-out record, and in words what has gone wrong since the one before."""
     batches = held_batches(data, phase.length, rows, phase.rows)
     found = evaluate(model, batches, next(model.parameters()).device)
     record = {"kind": "held", "step": step} | _finite(found, step, metrics)
     before = metrics.last.get("held")
     context = metrics.last["run"]["unigram_loss"], model.config.mask_rate
-    known = troubles(before, *context, progress) if before else {}
+    known = troubles(before, *context, before["step"] / total) if before else {}
     metrics.write(record)
-    for name, message in troubles(record, *context, progress).items():
+    for name, message in troubles(record, *context, step / total).items():
         if name not in known:
             metrics.write({"kind": "health", "step": step, "message": message})
 

@@ -8,13 +8,14 @@
 What depends on the machine's speed is under "clock"; all else is a function of the config.
 """
 
+import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +27,17 @@ FILE = "metrics.jsonl"
 Record = dict[str, Any]
 
 
+class Sink(NamedTuple):
+    """Whoever shows records."""
+
+    show: Callable[[Record], object]
+    close: Callable[[], object] = lambda: None
+
+
 class Metrics:
     """Appends records to a run's metrics.jsonl and hands them to whoever shows them."""
 
-    def __init__(self, run: Path, step: int, sinks: list[Callable[[Record], object]]) -> None:
+    def __init__(self, run: Path, step: int, sinks: list[Sink]) -> None:
         """`step` is where the run goes on from: records past it are cut off, so that no step stands twice."""
         self._path = run / FILE
         kept = [record for record in read(run) if record["step"] <= step] if self._path.exists() and step else []
@@ -44,7 +52,7 @@ class Metrics:
         self._file.flush()
         self.last[record["kind"]] = record
         for sink in self._sinks:
-            sink(record)
+            sink.show(record)
 
     def sync(self) -> None:
         """Make sure that what is written outlives a crash, before a checkpoint says it is there."""
@@ -52,6 +60,8 @@ class Metrics:
 
     def close(self) -> None:
         self._file.close()
+        for sink in self._sinks:
+            sink.close()
 
 
 def _line(record: Record) -> str:
@@ -118,29 +128,38 @@ class Clock:
         return speed
 
 
-def tensorboard(run: Path) -> Callable[[Record], object]:
+def tensorboard(run: Path) -> Sink:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ValueError("--watch tensorboard needs `pip install 'elektron[tensorboard]'`") from error
+        raise ValueError("--watch.to tensorboard needs `pip install 'elektron[tensorboard]'`") from error
     writer = SummaryWriter(run / "tensorboard")
-    return lambda record: _scalars(record, writer.add_scalar)
+
+    def show(record: Record) -> None:
+        for name, value in _scalars(record).items():
+            writer.add_scalar(name, value, record["step"])
+
+    return Sink(show, writer.close)
 
 
-def wandb(run: Path) -> Callable[[Record], object]:
+def wandb(run: Path) -> Sink:
     try:
         import wandb as library
     except ImportError as error:
-        raise ValueError("--watch wandb needs `pip install 'elektron[wandb]'`") from error
-    session = library.init(project="elektron", name=run.name, id=run.name, dir=run, resume="allow")
-    return lambda record: _scalars(record, lambda name, value, step: session.log({name: value, "step": step}))
+        raise ValueError("--watch.to wandb needs `pip install 'elektron[wandb]'`") from error
+    place = hashlib.blake2b(str(run.resolve()).encode(), digest_size=8).hexdigest()
+    try:
+        session = library.init(project="elektron", name=run.name, id=place, dir=run, resume="allow")
+    except library.Error as error:
+        raise ValueError(f"--watch.to wandb: {error}") from error
+    return Sink(lambda record: session.log(_scalars(record) | {"step": record["step"]}), session.finish)
 
 
-def _scalars(record: Record, add: Callable[[str, float, int], object]) -> None:
+def _scalars(record: Record) -> dict[str, float]:
     """Every number of a record as KIND/NAME."""
-    for name, value in (record | record.get("clock", {})).items():
-        if name not in ("kind", "step", "clock") and isinstance(value, int | float):
-            add(f"{record['kind']}/{name}", value, record["step"])
+    values = record | record.get("clock", {})
+    names = [name for name, value in values.items() if isinstance(value, int | float) and name != "step"]
+    return {f"{record['kind']}/{name}": values[name] for name in names}
 
 
 SINKS = {"tensorboard": tensorboard, "wandb": wandb}

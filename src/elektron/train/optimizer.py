@@ -29,6 +29,12 @@ class OptimizerConfig:
     bias_correction: bool = True
     """Correct the moments for their start at zero; the original does not."""
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError(f"--optimizer.beta1 and beta2 lie in [0, 1): {self.beta1}, {self.beta2}")
+        if min(self.epsilon, self.weight_decay, self.clip_norm) < 0:
+            raise ValueError(f"--optimizer's epsilon, weight-decay and clip-norm are not negative: {self}")
+
 
 class Optimizer:
     """Takes a model's parameters into its flat buffer and updates them there."""

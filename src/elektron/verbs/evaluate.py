@@ -25,7 +25,7 @@ class Config:
     data: str = ""
     """The prepared folder with the held-out text; a run's own if empty."""
     length: int = 0
-    """Tokens a row; 0: as in the run's last phase, or 128 for a folder."""
+    """Tokens a row; 0: as in the run's last phase, or 128 for a folder (or its positions, if fewer)."""
     rows: int = 512
     """Rows to evaluate on, or all there are if fewer."""
     batch: int = 64
@@ -34,6 +34,10 @@ class Config:
     """auto: a GPU if there is one."""
     json: bool = False
     """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.batch) < 1 or self.length < 0:
+            raise ValueError(f"--rows and --batch must be at least 1, --length at least 0: {self}")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -48,10 +52,12 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(f"the data was prepared with another tokenizer than {config.model} was trained with")
     length = config.length or (opened.config.train.phases[-1][1] if is_run else min(128, opened.config.model.positions))
     device = choose_device(config.device)
-    metrics = evaluate(opened.model.to(device), held_batches(data, length, config.rows, config.batch), device)
+    batches = held_batches(data, length, config.rows, config.batch)
+    metrics = evaluate(opened.model.to(device), batches, device)
     metrics["unigram_loss"] = data.unigram_loss()
     if config.json:
         print(json.dumps(metrics))
         return
+    console.print(f"on {sum(len(batch.original) for batch in batches):,} held-out rows of {length} tokens")
     for name, value in metrics.items():
         console.print(f"{name.replace('_', ' '):<26}{value:.4f}")

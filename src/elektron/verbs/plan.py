@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from elektron.data.shards import INDEX, read_index
+from elektron.data.shards import INDEX, open_data
 from elektron.data.tokenizer import Specials
 from elektron.model.cost import encoder_activations
 from elektron.objectives.electra import Electra
@@ -25,8 +25,9 @@ DATASHEET = {"V100": 125e12, "A100": 312e12, "H100 or H200": 989e12}
 def main(arguments: Sequence[str]) -> None:
     config = configure(arguments, "elektron plan", __doc__ or "")
     phases = tuple(Phase(*phase) for phase in config.train.phases)
-    known = (config.data_folder / INDEX).exists()
-    vocab_size = read_index(config.data_folder).vocab_size if known else config.prepare.vocab_size
+    known = bool(config.data and not config.corpus) or (config.data_folder / INDEX).exists()
+    data = open_data(config.data_folder, verify=False) if known else None
+    vocab_size = data.index.vocab_size if data else config.prepare.vocab_size
     with torch.device("meta"):
         model = Electra(config.model, config.objective, vocab_size, Specials(0, 1, 2, 3, 4))
     device = choose_device(config.device)
@@ -35,6 +36,10 @@ def main(arguments: Sequence[str]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _facts(config, model, phases, vocab_size, flops, device.type == "cuda"):
         table.add_row(name, value)
+    if data:
+        epochs = total_tokens(phases) / data.train.tokens
+        table.add_row("corpus", f"{data.train.tokens:,} tokens, read {epochs:.3g} times")
+        table.add_row("unigram loss", f"{data.unigram_loss():.3f}, what word frequencies alone give the generator")
     for name, peak in peaks.items():
         seconds = flops / peak / UTILISATION
         table.add_row(f"time on one {name}", f"{_duration(seconds)} at {UTILISATION:.0%} of {peak / 1e12:,.3g} TFLOP/s")
@@ -66,10 +71,11 @@ def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, tr
     rows = phase.rows // config.train.accumulate
     element = 2 if is_gpu else 4
     shapes = model.discriminator.encoder.config, model.generator.encoder.config
-    kept = 0 if config.train.recompute else sum(encoder_activations(shape, element) for shape in shapes)
-    inputs = sum(shape.layers * shape.width * element for shape in shapes)
+    kept = [encoder_activations(shape, phase.length, element) for shape in shapes]
+    if config.train.recompute:  # the inputs of all layers, and one layer of the larger network at a time
+        kept = [shape.layers * shape.width * element for shape in shapes] + [kept[0] / shapes[0].layers]
     logits = rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
-    return 16 * trained + rows * phase.length * (kept + inputs) + logits
+    return 16 * trained + rows * phase.length * sum(kept) + logits
 
 
 def _duration(seconds: float) -> str:

@@ -3,16 +3,18 @@ stopped. With no flags it trains a tiny model on the documentation that came wit
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from signal import Signals
 
 from rich.console import Console
 from rich.text import Text
 
-from elektron.config import overlay, parse, read_toml, split_files
+from elektron.config import glimpse, overlay, parse, read_toml, split_files
 from elektron.data import tokenizer
 from elektron.data.corpus import PYTHON_DOCS
-from elektron.data.shards import open_data
+from elektron.data.files import locked
+from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
@@ -23,7 +25,7 @@ from elektron.verbs import runs
 from elektron.verbs.export import export
 from elektron.verbs.prepare import prepare
 from elektron.verbs.report import write_report
-from elektron.verbs.runs import RunConfig
+from elektron.verbs.runs import Choice, RunConfig
 
 EXAMPLES = (
     "Return the number of because in the list.",
@@ -40,49 +42,67 @@ def main(arguments: Sequence[str]) -> None:
 def configure(arguments: Sequence[str], prog: str, description: str) -> RunConfig:
     """Presets first, or what a run that has begun was made with; then --init-from's shapes; then files; then flags."""
     files, flags = split_files(arguments)
-
-    def layered(config: RunConfig) -> RunConfig:
-        for file in files:
-            config = overlay(config, read_toml(file), str(file))
-        return parse(config, flags, prog, description)
-
-    named = RunConfig(run=Path("runs", "-".join(layered(RunConfig()).preset)))
-    asked = layered(named)
-    if runs.has_begun(asked.run):
-        return runs.check(layered(runs.read_config(asked.run)))
-    config = runs.with_presets(named, asked.preset)
-    if asked.init_from:
-        config = overlay(config, runs.settings_of(asked.init_from, asked.init_generator), asked.init_from)
-    config = runs.check(layered(config))
+    config = _beginning(files, flags)
+    for file in files:
+        config = overlay(config, read_toml(file), str(file))
+    config = runs.check(parse(config, flags, f"{prog} [FILE.toml ...]", description))
+    if config.init_from and not runs.has_begun(config.run):
+        runs.refuse_other_shapes(config)
     return config if config.data or config.corpus else replace(config, corpus=(PYTHON_DOCS,))
+
+
+def _beginning(files: Sequence[Path], flags: Sequence[str]) -> RunConfig:
+    """The values under those of files and flags. A run that has not trained yet may still begin in another way."""
+    preset = glimpse(Choice(), files, flags).preset
+    run = glimpse(Choice(run=Path("runs", "-".join(preset))), files, flags).run
+    if (run / runs.CONFIG).exists():
+        before = runs.read_config(run)
+        choice = Choice(**{field.name: getattr(before, field.name) for field in fields(Choice)})
+        if runs.has_begun(run) or glimpse(choice, files, flags) == choice:
+            return before
+    choice = glimpse(Choice(run=run), files, flags)
+    config = runs.with_presets(RunConfig(run=run), choice.preset)
+    if not choice.init_from:
+        return config
+    settings = runs.settings_of(choice.init_from, choice.init_generator)
+    return overlay(replace(config, start="original"), settings, choice.init_from)
 
 
 def pretrain(config: RunConfig) -> int:
     """All of a run. Returns the exit code: 0, or 128 plus the number of the signal that ended it."""
     console = Console(highlight=False, soft_wrap=True)
     device = choose_device(config.device)
-    runs.claim(config)
-    if config.corpus:
-        prepare(config.corpus, config.data_folder, config.prepare)
-    data = open_data(config.data_folder)
-    tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
-    model = runs.build(config, data.tokenizer)
-    initialise(model, config.seed, config.start)
-    if config.init_from:
-        _refuse_other_tokenizer(config, data.tokenizer)
-        console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
-    model.to(device)
-    parts = config.train, config.schedule, config.optimizer, config.watch
-    signal = train(config.run, model, data, config.seed, *parts)
-    if signal:
-        console.print(f"stopped by signal {signal}; the same command goes on from here")
-        return 128 + signal
-    for folder in export(config.run, config.run):
-        console.print(f"{folder.name}: {folder}")
-    console.print(f"report: {write_report(config.run)}")
+    with locked(config.run):
+        runs.refuse_other(config)
+        data = _data(config)
+        model = runs.build(config, data.tokenizer)
+        initialise(model, config.seed, config.start)
+        if config.init_from and not runs.has_begun(config.run):
+            _refuse_other_tokenizer(config, data.tokenizer)
+            console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
+        runs.write_config(config)
+        tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
+        if config.schedule.warmup_steps >= sum(steps for steps, _, _ in config.train.phases):
+            console.print("[yellow]the run ends before the learning rate is warm: see --schedule.warmup-steps[/]")
+        parts = config.train, config.schedule, config.optimizer, config.watch
+        stopped_by = train(config.run, model.to(device), data, config.seed, *parts)
+        if stopped_by:
+            console.print(f"stopped by {Signals(stopped_by).name}; the same command goes on from here")
+            return 128 + stopped_by
+        for folder in export(config.run, config.run):
+            console.print(f"{folder.name}: {folder}")
+        console.print(f"report: {write_report(config.run)}")
     if PYTHON_DOCS in config.corpus:
         _demonstrate(model.eval().discriminator, data.tokenizer, console)
     return 0
+
+
+def _data(config: RunConfig) -> Data:
+    """The run's data, prepared first where a corpus is given. A run that has begun keeps what it has, whatever became
+    of its corpus."""
+    if config.corpus and not (runs.has_begun(config.run) and (config.data_folder / INDEX).exists()):
+        prepare(config.corpus, config.data_folder, config.prepare)
+    return open_data(config.data_folder)
 
 
 def _refuse_other_tokenizer(config: RunConfig, of_data: Tokenizer) -> None:

@@ -6,12 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 from elektron.config import differences, overlay, read_toml, to_toml
 from elektron.data import tokenizer
+from elektron.data.batches import SPECIALS
 from elektron.data.files import write_atomically
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import from_tensors, our_config, read_tensors
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import Start
 from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
+from elektron.objectives.masking import masked_count
 from elektron.presets import PRESETS
 from elektron.train.checkpoint import all_steps, load_newest, restore
 from elektron.train.device import DeviceName
@@ -22,26 +24,32 @@ from elektron.verbs.prepare import PrepareConfig
 
 CONFIG = "config.toml"
 TOKENIZER, DISCRIMINATOR, GENERATOR = "tokenizer", "discriminator", "generator"
-_MAY_CHANGE = ("watch.", "device")
-"""What a run may be resumed with other values of."""
+_MAY_CHANGE = ("watch.", "device", "data")
+"""What a run may be resumed with other values of: the same data may lie elsewhere now."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """All of a run. RUN/config.toml repeats it."""
+class Choice:
+    """What decides the values that a run begins with."""
 
     preset: tuple[Literal["tiny", "small", "base", "large", "paper"], ...] = ("tiny",)
     """Values to begin with, one preset on top of the other; 'paper' adds the quirks of the original code."""
     run: Path = Path("runs/tiny")
     """Folder of the run, runs/PRESET if not given. One that exists is resumed."""
-    corpus: tuple[str, ...] = ()
-    """Text to prepare first (see `elektron prepare --help`)."""
-    data: str = ""
-    """A prepared folder; with --corpus, where to prepare it (RUN/data if empty)."""
     init_from: str = ""
     """Begin with the weights of a run, of an exported folder or of a Hugging Face ELECTRA discriminator."""
     init_generator: str = ""
     """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Choice):
+    """All of a run. RUN/config.toml repeats it."""
+
+    corpus: tuple[str, ...] = ()
+    """Text to prepare first (see `elektron prepare --help`)."""
+    data: str = ""
+    """A prepared folder; with --corpus, where to prepare it (RUN/data if empty)."""
     start: Start = "original"
     """How weights begin: as the original's, or with attention heads that look at their neighbours."""
     seed: int = 0
@@ -63,11 +71,16 @@ class RunConfig:
 
 def check(config: RunConfig) -> RunConfig:
     """The config itself, if its sections fit one another; only one that is complete can be asked to."""
+    if config.init_generator and not config.init_from:
+        raise ValueError(f"--init-generator {config.init_generator} needs --init-from: a discriminator to go with it")
     longest, positions = max(length for _, length, _ in config.train.phases), config.model.positions
     if longest > positions:
         raise ValueError(
             f"rows of {longest} tokens are longer than the model's {positions} positions (--model.positions)"
         )
+    for _, length, _ in config.train.phases:
+        if masked_count(length, config.objective.mask_rate) > length - SPECIALS:
+            raise ValueError(f"--objective.mask-rate {config.objective.mask_rate} leaves nothing of rows of {length}")
     try:
         generator_shape(config.model, config.objective)
     except ValueError as error:
@@ -94,15 +107,33 @@ def has_begun(run: Path) -> bool:
     return (run / CONFIG).exists() and bool(all_steps(run))
 
 
-def claim(config: RunConfig) -> None:
-    """Make the run's folder, or check that it is this run's."""
-    if has_begun(config.run):
-        changed = differences(read_config(config.run), config)
-        refused = {name: values for name, values in changed.items() if not name.startswith(_MAY_CHANGE)}
-        if refused:
-            told = "; ".join(f"{name} is {old!r} there, {new!r} now" for name, (old, new) in refused.items())
-            raise ValueError(f"{config.run} is a run with another config: {told}. Choose another --run")
-    config.run.mkdir(parents=True, exist_ok=True)
+def refuse_other(config: RunConfig) -> None:
+    """A run that has begun goes on as it began."""
+    if not has_begun(config.run):
+        return
+    changed = differences(read_config(config.run), config)
+    refused = {name: values for name, values in changed.items() if not name.startswith(_MAY_CHANGE)}
+    if refused:
+        raise ValueError(f"{config.run} is a run with another config: {_told(refused)}. Choose another --run")
+
+
+def refuse_other_shapes(config: RunConfig) -> None:
+    """Weights have the shapes they have: --init-from decides them, whatever else is said."""
+    contrary = differences(overlay(config, settings_of(config.init_from, config.init_generator), ""), config)
+    shapes = {
+        name: values
+        for name, values in contrary.items()
+        if name.startswith(("model.", "objective.")) and not name.endswith("dropout")
+    }
+    if shapes:
+        raise ValueError(f"--init-from {config.init_from} has other shapes: {_told(shapes)}. Leave them to it")
+
+
+def _told(differences: dict[str, tuple[Any, Any]]) -> str:
+    return "; ".join(f"{name} is {old!r} there, {new!r} now" for name, (old, new) in differences.items())
+
+
+def write_config(config: RunConfig) -> None:
     write_atomically(config.run / CONFIG, to_toml(config).encode())
 
 
@@ -126,7 +157,9 @@ def open_model(path: Path) -> Opened:
     if (path / CONFIG).exists():
         return _open_run(path)
     if not (path / DISCRIMINATOR).is_dir() or not (path / GENERATOR).is_dir():
-        raise ValueError(f"{path} is neither a run nor a folder with {DISCRIMINATOR}/ and {GENERATOR}/ inside")
+        beside = (path.parent / DISCRIMINATOR).is_dir() and (path.parent / GENERATOR).is_dir()
+        hint = f"; {path.parent} is one" if beside else ""
+        raise ValueError(f"{path} is neither a run nor a folder with {DISCRIMINATOR}/ and {GENERATOR}/ inside{hint}")
     config = overlay(RunConfig(), settings_of(str(path), ""), str(path))
     tokens = tokenizer.load(path / DISCRIMINATOR, TokenizerConfig())
     model = build(config, tokens)
