@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -54,6 +54,7 @@ def test_any_damage_is_refused_by_name(tmp_path_factory, data):
             content[at] ^= 1 << data.draw(st.integers(0, 7))
         else:
             del content[at:]
+        assume(content.rstrip(b"\n") != path.read_bytes().rstrip(b"\n"))  # a last newline is no loss
         path.write_bytes(content)
     with pytest.raises(ValueError, match="step-00000010") as caught:
         load_newest(run)

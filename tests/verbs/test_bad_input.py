@@ -24,8 +24,9 @@ FLAGS = (
 
 
 @pytest.fixture
-def elektron(monkeypatch, capsys):
-    """Run a command in this process: (exit code, what it said)."""
+def elektron(monkeypatch, capsys, tmp_path):
+    """Run a command in this process, in an empty folder: (exit code, what it said)."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["elektron", *map(str, arguments)])
