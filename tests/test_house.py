@@ -159,3 +159,13 @@ def test_constraints_pin_every_dependency():
     wanted = [*project["dependencies"], *(d for group in project["optional-dependencies"].values() for d in group)]
     names = {re.split(r"[\[<>=]", name)[0].lower().replace("_", "-") for name in wanted} - {"elektron"}
     assert names <= pinned, names - pinned
+
+
+def test_no_link_between_the_papers_is_dead():
+    papers = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(paper, link) for paper in papers for link in re.findall(r"\]\(([^)#]+)", paper.read_text())]
+    assert len(links) > 10
+    dead = [
+        f"{paper.name}: {link}" for paper, link in links if "://" not in link and not (paper.parent / link).exists()
+    ]
+    assert not dead
