@@ -1,6 +1,7 @@
 """The command line: `elektron VERB ...`. A verb's module is imported only when that verb runs, so --help is instant."""
 
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -33,6 +34,8 @@ def main() -> None:
         sys.exit(_complain(f"unknown verb {verb!r}{_nearest(verb)}\n\n{_help()}"))
     try:
         import_module(f"elektron.verbs.{verb}").main(rest)
+    except BrokenPipeError:
+        os._exit(128 + signal.SIGPIPE)  # whoever read our words has heard enough
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK):
             raise

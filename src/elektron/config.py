@@ -27,8 +27,9 @@ def parse(default: T, flags: Sequence[str], prog: str, description: str, first: 
     --help, exits with 2 on flags it does not know."""
     import tyro
 
-    if first and flags and not flags[0].startswith("-"):
-        flags = [f"--{first}", *flags]
+    if first:
+        prog = f"{prog} [{first.upper()}]"
+        flags = [f"--{first}", *flags] if flags and not flags[0].startswith("-") else flags
     _refuse_repeated(flags, type(default))
     return tyro.cli(type(default), args=list(flags), default=default, prog=prog, description=description)
 
