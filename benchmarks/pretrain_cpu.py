@@ -36,7 +36,7 @@ from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import update
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SIZES = {"tiny": (4096, 32, 64), "small": (30522, 16, 128)}
+SIZES = {"tiny": (4096, 32, 64), "small": (30522, 32, 128)}
 """Preset: vocabulary, rows, tokens a row."""
 
 
