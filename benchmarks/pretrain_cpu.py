@@ -53,7 +53,7 @@ def our_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch
     optimizer = Optimizer(model.train(), OptimizerConfig())
 
     def step(number: int) -> None:
-        update(model, optimizer, batch, 0, torch.tensor(number, dtype=torch.int32), 1, 1e-4)
+        update(model, optimizer, 0, 1, batch, torch.tensor(number, dtype=torch.int32), 1e-4)
 
     return step
 

@@ -23,7 +23,7 @@ from elektron.train.loop import TrainConfig, WatchConfig, held_batches, train
 from elektron.train.metrics import read
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import ScheduleConfig
-from elektron.train.step import update
+from elektron.train.step import Updates, update
 
 SHAPE = EncoderConfig(
     layers=1,
@@ -76,7 +76,7 @@ def test_a_few_rows_are_learned_by_heart(data):
     optimizer = Optimizer(model, OptimizerConfig())
     (batch,) = held_batches(data, 24, 4, 4)
     for step in range(250):
-        update(model, optimizer, batch, 0, torch.tensor(step, dtype=torch.int32), 1, 1e-3 * min(1, (step + 1) / 40))
+        update(model, optimizer, 0, 1, batch, torch.tensor(step, dtype=torch.int32), 1e-3 * min(1, (step + 1) / 40))
     model.eval()
     with torch.no_grad():
         outcomes = [model(batch.original, batch.segments, row_keys(seed, 0, batch.rows)) for seed in range(1, 9)]
@@ -162,10 +162,10 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, data, number):
     assert 0 < step < 100_000
 
 
-def test_what_is_not_finite_stops_the_run_and_spares_the_checkpoint(tmp_path, data):
+def test_what_is_not_finite_stops_the_run_and_spares_the_checkpoint(tmp_path, data, monkeypatch):
     model = make_model(data)
     config = TrainConfig(phases=((40, 16, 4),))
-    real, calls = loop.update, 0
+    real, calls = Updates.__call__, 0
 
     def poisoned(*arguments):
         nonlocal calls
@@ -175,12 +175,9 @@ def test_what_is_not_finite_stops_the_run_and_spares_the_checkpoint(tmp_path, da
                 model.discriminator.head.score.bias.fill_(torch.nan)
         return real(*arguments)
 
-    loop.update = poisoned
-    try:
-        with pytest.raises(ValueError, match=r"not finite at step 8 .*learning-rate"):
-            run_train(tmp_path, data, config, model=model)
-    finally:
-        loop.update = real
+    monkeypatch.setattr(Updates, "__call__", poisoned)
+    with pytest.raises(ValueError, match=r"not finite at step 8 .*learning-rate"):
+        run_train(tmp_path, data, config, model=model)
     saved, records = outcome(tmp_path)
     assert saved.step == 5
     assert all(torch.isfinite(tensor).all() for tensor in saved.model.values())

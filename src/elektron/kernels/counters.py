@@ -26,7 +26,7 @@ def mix(x: Tensor) -> Tensor:
 def fold(key: Tensor, counter: Tensor | int) -> Tensor:
     """The keys of `counter` under `key`; the two broadcast against each other."""
     if isinstance(counter, int):
-        counter = torch.tensor(_signed(counter), dtype=torch.int32, device=key.device)
+        counter = torch.full((), _signed(counter), dtype=torch.int32, device=key.device)
     return _mix_(key ^ mix(counter.to(torch.int32)))
 
 

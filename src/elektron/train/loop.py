@@ -24,7 +24,7 @@ from elektron.train.health import troubles
 from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
-from elektron.train.step import update
+from elektron.train.step import Updates
 
 _TRAIN, _HELD = 1, 2
 
@@ -98,6 +98,7 @@ def train(
     forward = torch.compile(model, dynamic=False) if config.compile and device.type == "cuda" else model
     optimizer = Optimizer(model, optimizer_config)
     step, tally = _resume(run, model, optimizer, data, device)
+    update = Updates(forward, optimizer, seed, config.accumulate, device)
 
     with (
         Display(total, step) as display,
@@ -112,9 +113,7 @@ def train(
         for batch in batches:
             phase = phases[phase_at(phases, step)[0]]
             rate = learning_rate(schedule, step, total)
-            moved = Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
-            counter = torch.tensor(step, dtype=torch.int32, device=device)
-            tally.add(update(forward, optimizer, moved, seed, counter, config.accumulate, rate))
+            tally.add(update(batch, step, rate))
             step += 1
             clock.count(phase.rows * phase.length, model.flops_per_token(phase.length))
             display.advance(step)

@@ -86,7 +86,11 @@ class Tally:
         self._sums, self.steps = sums, steps
 
     def add(self, sums: dict[str, Tensor]) -> None:
-        self._sums = {name: self._sums[name] + value for name, value in sums.items()} if self.steps else sums
+        if self.steps:
+            for name, value in sums.items():
+                self._sums[name] += value
+        else:
+            self._sums = {name: value.clone() for name, value in sums.items()}
         self.steps += 1
 
     def read(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 _SETTLED = 1e9
-"""A step count at which Adam's bias corrections are 1 to the last bit."""
+"""A step count at which Adam's bias corrections are 1 to the last bit, and one more is the same in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,6 @@ class Optimizer:
         self.values = torch.cat([parameter.detach().flatten() for _, parameter in named])
         self.gradients = torch.zeros_like(self.values)
         self._moments = {"first": torch.zeros_like(self.values), "second": torch.zeros_like(self.values)}
-        self._updates = 0
         self._places: dict[str, tuple[slice, torch.Size]] = {}
         start = 0
         for name, parameter in named:
@@ -55,26 +54,34 @@ class Optimizer:
             self._places[name] = where, parameter.shape
             start = where.stop
         decayed = sum(parameter.numel() for name, parameter in named if _is_decayed(name))
-        self._groups = (slice(0, decayed), config.weight_decay), (slice(decayed, start), 0.0)
+        counts = torch.zeros(2, device=self.values.device)
+        self._groups = (
+            (slice(0, decayed), config.weight_decay, counts[0]),
+            (slice(decayed, start), 0.0, counts[1]),
+        )
+        self._set_counts(0)
+
+    def _set_counts(self, updates: int) -> None:
+        for _, _, count in self._groups:
+            count.fill_(updates if self._config.bias_correction else _SETTLED)
 
     def zero(self) -> None:
         self.gradients.zero_()
 
-    def update(self, learning_rate: float) -> Tensor:
+    def update(self, learning_rate: float | Tensor) -> Tensor:
         """Clip and step. The norm of the gradients before clipping comes back."""
         config = self._config
         norm = self.gradients.norm()
         if config.clip_norm:
             self.gradients.mul_(config.clip_norm / norm.clamp(min=config.clip_norm))
-        for where, weight_decay in self._groups:
-            count = float(self._updates) if config.bias_correction else _SETTLED
+        for where, weight_decay, count in self._groups:
             adamw(
                 [self.values[where]],
                 [self.gradients[where]],
                 [self._moments["first"][where]],
                 [self._moments["second"][where]],
                 [],
-                [torch.tensor(count, device=self.values.device)],
+                [count],
                 fused=True,
                 amsgrad=False,
                 maximize=False,
@@ -84,7 +91,6 @@ class Optimizer:
                 lr=learning_rate,
                 weight_decay=weight_decay,
             )
-        self._updates += 1
         return norm
 
     def state(self) -> dict[str, Tensor]:
@@ -102,7 +108,7 @@ class Optimizer:
             raise ValueError(f"the optimizer's state is of another model: {sorted(set(own) ^ set(state))[:4]}")
         for name, values in own.items():
             values.copy_(state[name])
-        self._updates = updates
+        self._set_counts(updates)
 
 
 def _is_decayed(name: str) -> bool:

@@ -1,6 +1,7 @@
-"""One update: micro-batches forward and backward, then clip and step."""
+"""One update: micro-batches forward and backward, then clip and step. On a GPU it is recorded once and replayed."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,28 +12,90 @@ from elektron.objectives.electra import Outcome
 from elektron.train.device import precision
 from elektron.train.optimizer import Optimizer
 
+Forward = Callable[[Tensor, Tensor, Tensor], Outcome]
+_WARM_UP = 3
+"""Passes before a recording: compilers and libraries prepare themselves in them."""
+
 
 def update(
-    forward: Callable[[Tensor, Tensor, Tensor], Outcome],
+    forward: Forward,
     optimizer: Optimizer,
-    batch: Batch,
     seed: int,
-    step: Tensor,
     accumulate: int,
-    learning_rate: float,
+    batch: Batch,
+    step: Tensor,
+    learning_rate: float | Tensor,
 ) -> dict[str, Tensor]:
-    """Learn from a batch, in `accumulate` parts of equal size; the tallies of the whole batch come back, on the device.
+    """Learn from a batch, in `accumulate` parts of equal size. The tallies of the whole batch come back, on the
+    device."""
+    tallies = _differentiate(forward, optimizer, seed, accumulate, batch, step)
+    tallies["gradient_norm"] = optimizer.update(learning_rate).double()
+    return tallies
 
-    The parts have the same number of masked and of all tokens each, so the mean of their losses is the batch's loss.
-    """
+
+def _differentiate(
+    forward: Forward, optimizer: Optimizer, seed: int, accumulate: int, batch: Batch, step: Tensor
+) -> dict[str, Tensor]:
+    """The gradients of a batch. Its parts have the same number of masked and of all tokens each, so the mean of their
+    losses is the batch's loss."""
     optimizer.zero()
     tallies: dict[str, Tensor] = {}
-    for part in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
-        original, segments, rows = part
+    for original, segments, rows in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
         with precision(original.device):
             outcome = forward(original, segments, row_keys(seed, step, rows))
         (outcome.loss / accumulate).backward()
         for name, value in outcome.tallies.items():
             tallies[name] = tallies.get(name, torch.zeros_like(value)) + value
-    tallies["gradient_norm"] = optimizer.update(learning_rate).double()
     return tallies
+
+
+class _Recorded(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    step: Tensor
+    learning_rate: Tensor
+    tallies: dict[str, Tensor]
+
+
+class Updates:
+    """`update`, step after step, with batches from the host.
+
+    A GPU is done with a small model's kernel before the host has asked for the next one. So the whole update is
+    recorded as a CUDA graph, once for each shape of batch, and replayed: the host hands over rows and says go.
+    """
+
+    def __init__(
+        self, forward: Forward, optimizer: Optimizer, seed: int, accumulate: int, device: torch.device
+    ) -> None:
+        self._device = device
+        self._parts = forward, optimizer, seed, accumulate
+        self._recorded: dict[torch.Size, _Recorded] = {}
+
+    def __call__(self, batch: Batch, step: int, learning_rate: float) -> dict[str, Tensor]:
+        """The tallies of step number `step`; they may be overwritten by the next."""
+        if self._device.type != "cuda":
+            return update(*self._parts, batch, torch.tensor(step, dtype=torch.int32), learning_rate)
+        if batch.original.shape not in self._recorded:
+            self._recorded[batch.original.shape] = self._record(batch)
+        recorded = self._recorded[batch.original.shape]
+        for ours, given in zip(recorded.batch, batch, strict=True):
+            ours.copy_(given, non_blocking=True)
+        recorded.step.fill_(step)
+        recorded.learning_rate.fill_(learning_rate)
+        recorded.graph.replay()
+        return recorded.tallies
+
+    def _record(self, batch: Batch) -> _Recorded:
+        batch = Batch(*(tensor.to(self._device) for tensor in batch))
+        step = torch.zeros((), dtype=torch.int32, device=self._device)
+        learning_rate = torch.zeros((), device=self._device)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM_UP):  # gradients only: nothing is learned yet
+                _differentiate(*self._parts, batch, step)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tallies = update(*self._parts, batch, step, learning_rate)
+        return _Recorded(graph, batch, step, learning_rate, tallies)

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from elektron.data.batches import Batch
+from elektron.data.tokenizer import Specials
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
+from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.train.optimizer import Optimizer, OptimizerConfig
+from elektron.train.step import Updates, update
+
+SHAPE = EncoderConfig(layers=2, width=64, heads=2, feedforward_width=128, embedding_width=32, positions=32)
+
+
+def make(device: str) -> tuple[Electra, Optimizer]:
+    model = Electra(SHAPE, ElectraConfig(generator_width=0.5), 100, Specials(0, 1, 2, 3, 4))
+    initialise(model, 0)
+    model.to(device).train()
+    return model, Optimizer(model, OptimizerConfig())
+
+
+def make_batch(rows: int, length: int) -> Batch:
+    original = torch.randint(5, 100, (rows, length))
+    original[:, 0], original[:, -1] = 2, 3
+    return Batch(original, torch.zeros_like(original), torch.arange(rows, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_replayed_updates_are_updates(device, accumulate):
+    """Bit for bit: also when shapes alternate, and with rates that change."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    batches = [make_batch(8, 16), make_batch(8, 16), make_batch(4, 32), make_batch(8, 16)]
+    found = []
+    for replayed in (True, False):
+        model, optimizer = make(device)
+        updates = Updates(model, optimizer, 7, accumulate, torch.device(device))
+        tallies = []
+        for step, batch in enumerate(batches):
+            rate = 1e-3 * (step + 1)
+            if replayed:
+                sums = updates(batch, step, rate)
+            else:
+                moved = Batch(*(tensor.to(device) for tensor in batch))
+                counter = torch.tensor(step, dtype=torch.int32, device=device)
+                given = rate if device == "cpu" else torch.tensor(rate, device=device)
+                sums = update(model, optimizer, 7, accumulate, moved, counter, given)
+            tallies.append({name: value.item() for name, value in sums.items()})
+        found.append((tallies, optimizer.values.clone()))
+    (tallies, values), (expected, expected_values) = found
+    assert tallies == expected
+    assert torch.equal(values, expected_values)
