@@ -59,6 +59,8 @@ def remove_folder(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Have a folder, made if it is not there, to oneself; one that is still empty in the end is removed again."""
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file, and a folder is needed")
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -102,10 +102,10 @@ def train(
 
     with (
         Display(total, step) as display,
+        closing(Metrics(run, step, [Sink(display.show), *(SINKS[name](run) for name in watch.to)])) as metrics,
         _caught_signals() as signals,
         closing(prefetched(make_batch, step, total)) as batches,
     ):
-        metrics = Metrics(run, step, [Sink(display.show), *(SINKS[name](run) for name in watch.to)])
         if "run" not in metrics.last:
             metrics.write(_facts(step, model, data, phases, device))
         clock = Clock(device)
@@ -128,7 +128,6 @@ def train(
                     _save(run, step, model, optimizer, data, tally, metrics, watch.keep_checkpoints)
             if signals:
                 break
-        metrics.close()
     return signals[0] if signals else 0
 
 

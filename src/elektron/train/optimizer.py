@@ -32,8 +32,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ValueError(f"--optimizer.beta1 and beta2 lie in [0, 1): {self.beta1}, {self.beta2}")
-        if min(self.epsilon, self.weight_decay, self.clip_norm) < 0:
-            raise ValueError(f"--optimizer's epsilon, weight-decay and clip-norm are not negative: {self}")
+        for name in ("epsilon", "weight_decay", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--optimizer.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
 
 
 class Optimizer:
