@@ -5,11 +5,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ["TERM"] = "dumb"
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from elektron.data import corpus, tokenizer
 from elektron.data.prepare import ShardsConfig, write_shards
@@ -33,6 +36,12 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 def documents(count: int, seed: int = 0) -> list[str]:
     lines = iter(sentences(count * 8, seed))
     return ["\n".join(next(lines) for _ in range(8)) for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where kernels are tested: a GPU if there is one, else Triton's interpreter."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from elektron.kernels.counters import (
+    _folded,
     dropout,
     elements,
     fold,
@@ -48,6 +49,12 @@ def test_row_keys_are_the_reference(seed, step, rows):
 @given(words, st.integers(1, 40))
 def test_elements_are_folds(key, count):
     assert unsigned(elements(as_key(key), count)).tolist() == [hashing.fold(key, i) for i in range(count)]
+
+
+def test_the_kernel_folds_alike(device):
+    keys = torch.randint(-(2**31), 2**31, (37, 1), dtype=torch.int32)
+    counters = torch.randint(-(2**31), 2**31, (1, 53), dtype=torch.int32)
+    assert torch.equal(_folded(keys.to(device), counters.to(device)).cpu(), fold(keys, counters))
 
 
 def test_mix_leaves_its_argument_alone():
@@ -106,7 +113,8 @@ def test_dropout_of_a_row_depends_on_the_row_alone():
 @given(words, st.integers(1, 5), st.integers(1, 7), st.floats(0.01, 0.99))
 def test_what_dropout_keeps_is_the_reference(key, height, width, rate):
     found = kept(torch.Size([1, height, width]), rate, as_key(key)[None], torch.float32)
-    assert found.flatten().tolist() == [hashing.kept(key, i, rate) for i in range(height * width)]
+    expected = [[hashing.kept(key, line, place, width, rate) for place in range(width)] for line in range(height)]
+    assert found[0].tolist() == expected
 
 
 def test_dropout_without_keys_or_rate_is_nothing():

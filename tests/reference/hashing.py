@@ -24,9 +24,11 @@ def row_key(seed: int, step: int, row: int) -> int:
     return fold(fold(seed_key(seed), step), row)
 
 
-def kept(key: int, element: int, rate: float) -> bool:
-    """Whether dropout leaves the element alone: its 16 bits, as a signed number, are not among the lowest."""
-    half = (fold(key, element // 2) >> 16 * (element % 2)) & 0xFFFF
+def kept(key: int, line: int, place: int, count: int, rate: float) -> bool:
+    """Whether dropout leaves the element alone that has this place in a line of `count`: its 16 bits, as a signed
+    number, are not among the lowest."""
+    words = (count + 1) // 2
+    half = (fold(fold(key, line), place % words) >> 16 * (place // words)) & 0xFFFF
     return (half ^ 0x8000) >= int(rate * 2**16)
 
 

@@ -7,12 +7,15 @@ generator state to save: resuming is exact, and a row meets the same noise on wh
                       Chris Wellons' hash prospector, "lowbias32")
     fold(key, x)      mix(key ^ mix(x)): a new key for counter x under `key`
 
-Keys are int32 tensors whose 32 bits are read as unsigned. Integer arithmetic wraps on every device, so a GPU kernel
-that spells out the same lines gets the same bits. The step may be a tensor: a replayed graph then advances by itself.
+Keys are int32 tensors whose 32 bits are read as unsigned. Integer arithmetic wraps on every device, so the kernels at
+the end of this file, which spell out the same lines, get the same bits. The step may be a tensor: a replayed graph then
+advances by itself.
 """
 
 import torch
 from torch import Tensor
+
+from elektron.kernels.gpu import runs_on, tl, triton
 
 _GOLDEN = 0x9E3779B9 - (1 << 32)  # keeps zero from being a fixed point
 _FIRST = 0x7FEB352D
@@ -27,7 +30,8 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
     """The keys of `counter` under `key`; the two broadcast against each other."""
     if isinstance(counter, int):
         counter = torch.full((), _signed(counter), dtype=torch.int32, device=key.device)
-    return _mix_(key ^ mix(counter.to(torch.int32)))
+    counter = counter.to(torch.int32)
+    return _folded(key, counter) if runs_on(key) else _mix_(key ^ mix(counter))
 
 
 def seed_key(seed: int, device: torch.device | str = "cpu") -> Tensor:
@@ -68,13 +72,26 @@ def dropout(x: Tensor, rate: float, keys: Tensor | None) -> Tensor:
 
 
 def kept(shape: torch.Size, rate: float, keys: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 where dropout leaves an element of [B, ...] alone, 0 where it takes it: by the row's key and the place in the
-    row, never by the batch around it. Element e has half e % 2 (the lower first) of word e // 2, read as signed.
+    """1 where dropout leaves an element of [B, ..., n] alone, 0 where it takes it: by the row's key and the place in
+    the row, never by the batch around it. Each line of n elements has a key, and words for half as many: the first half
+    of the line reads their lower 16 bits, as signed, the other half their upper ones.
 
     It multiplies, because torch's masked_fill is four times slower on a CPU."""
-    count = shape[1:].numel()
-    halves = elements(keys, -(-count // 2)).view(torch.int16)
-    return halves.ge_(int(rate * 2**16) - 2**15)[:, :count].to(dtype).view(shape)
+    lines = elements(keys, shape[1:-1].numel())  # [B, lines of a row]
+    words = elements(lines, half(shape[-1]))
+    limit = threshold(rate)
+    low, high = words << 16 >= limit, words >= limit
+    return torch.cat([low, high], -1)[..., : shape[-1]].to(dtype).view(shape)
+
+
+def half(count: int) -> int:
+    """Words for a line of `count` elements: two share one."""
+    return -(-count // 2)
+
+
+def threshold(rate: float) -> int:
+    """What a word must reach, read as signed, for its upper 16 bits to be kept."""
+    return (int(rate * 2**16) - 2**15) << 16
 
 
 def _mix_(x: Tensor) -> Tensor:
@@ -92,3 +109,36 @@ def _mix_(x: Tensor) -> Tensor:
 def _signed(value: int) -> int:
     """The low 32 bits of `value`, as the int32 that has them."""
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+def _folded(key: Tensor, counter: Tensor) -> Tensor:
+    key, counter = torch.broadcast_tensors(key, counter)
+    out = torch.empty(key.shape, dtype=torch.int32, device=key.device)
+    count = out.numel()
+    if count:
+        _fold_kernel[(triton.cdiv(count, 1024),)](key.contiguous(), counter.contiguous(), out, count, BLOCK=1024)
+    return out
+
+
+@triton.jit
+def mixed(x):  # uint32 -> uint32
+    x += 0x9E3779B9
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
+def folded(key, counter):  # uint32, uint32 -> uint32
+    return mixed(key ^ mixed(counter))
+
+
+@triton.jit
+def _fold_kernel(keys, counters, out, count, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + places, places < count, 0).to(tl.uint32, bitcast=True)
+    counter = tl.load(counters + places, places < count, 0).to(tl.uint32, bitcast=True)
+    tl.store(out + places, folded(key, counter).to(tl.int32, bitcast=True), places < count)
