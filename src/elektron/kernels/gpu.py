@@ -5,15 +5,21 @@ A kernel runs where `runs_on` says so, and where its file says that the shapes f
 """
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
 _HERE = importlib.util.find_spec("triton") is not None
 
-if TYPE_CHECKING:  # its language is not Python's: types say nothing about it
-    tl: Any
-    triton: Any
+if TYPE_CHECKING:
+
+    class _Names(type):
+        def __getattr__(cls, name: str) -> Any: ...  # its language is not Python's: types say nothing about it
+
+    class triton(metaclass=_Names): ...  # noqa: N801
+
+    class tl(metaclass=_Names):  # noqa: N801
+        constexpr: TypeAlias = Any
 elif _HERE:
     import triton
     import triton.language as tl
