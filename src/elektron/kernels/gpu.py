@@ -7,6 +7,7 @@ A kernel runs where `runs_on` says so, and where its file says that the shapes f
 import importlib.util
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 _HERE = importlib.util.find_spec("triton") is not None
@@ -31,12 +32,12 @@ else:
         constexpr = Any
 
         @staticmethod
-        def jit(kernel: Any) -> Any:  # noqa: ANN401
+        def jit(kernel: Any) -> Any:
             return kernel
 
     triton = tl = _Absent()
 
-__all__ = ["interpreted", "runs_on", "tl", "triton"]
+__all__ = ["gradient", "interpreted", "runs_on", "tl", "triton"]
 
 
 def runs_on(tensor: Tensor) -> bool:
@@ -47,3 +48,12 @@ def runs_on(tensor: Tensor) -> bool:
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on a CPU: in the tests."""
     return _HERE and triton.knobs.runtime.interpret
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    """Where a parameter's gradient is added up, in float32 whatever the parameter's own type. Kernels add to it in
+    place, which spares a copy and a launch for each of the hundreds of parameters."""
+    if parameter.grad is None:
+        parameter.grad_dtype = torch.float32
+        parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
+    return parameter.grad
