@@ -3,11 +3,9 @@
     python benchmarks/pretrain_cpu.py [--rounds 5] [--steps 4]
 
 Both take a batch of token rows, mask 15%, run the generator, sample, run the discriminator, add the two losses, go back
-and update with AdamW, in float32 on all cores. The peer is what people write by hand: ElectraForMaskedLM and
-ElectraForPreTraining with tied embeddings and the losses they give for `labels`, torch.multinomial, AdamW. A second
-one is trimmed: it takes the generator's loss at the masked tokens only (the classes compute the vocabulary's scores of
-every token all the same). Each lives in a process of its own, ours set up as `elektron pretrain` sets itself up;
-rounds alternate, and the ratios are of their medians.
+and update with AdamW, in float32 on all cores. The peer is what people write by hand (see peer.py); a second one is
+trimmed: it takes the generator's loss at the masked tokens only. Each lives in a process of its own, ours set up as
+`elektron pretrain` sets itself up; rounds alternate, and the ratios are of their medians.
 """
 
 import argparse
@@ -19,23 +17,17 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
-import torch.nn.functional as F
-from transformers import ElectraConfig as TheirConfig
-from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from elektron.data.batches import Batch
-from elektron.data.tokenizer import Specials
-from elektron.interop.huggingface import their_config
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
-from elektron.objectives.masking import masked_count
+from elektron.objectives.electra import Electra, ElectraConfig
 from elektron.presets import PRESETS
 from elektron.train.device import keep_freed_memory
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import update
+from peer import SPECIALS, peer
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 SIZES = {"tiny": (4096, 32, 64), "small": (30522, 32, 128)}
 """Preset: vocabulary, rows, tokens a row."""
 
@@ -61,34 +53,8 @@ def our_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch
 def their_step(
     shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch: Batch, trimmed: bool
 ) -> Callable[[int], None]:
-    small = generator_shape(shape, config)
-    discriminator = ElectraForPreTraining(TheirConfig(**their_config(shape, vocabulary, "discriminator", 0)))
-    generator = ElectraForMaskedLM(TheirConfig(**their_config(small, vocabulary, "generator", 0)))
-    generator.electra.embeddings = discriminator.electra.embeddings
-    generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
-    parameters = {id(p): p for network in (generator.train(), discriminator.train()) for p in network.parameters()}
-    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-4, eps=1e-6, weight_decay=0.01)
-    count = masked_count(batch.original.shape[1], config.mask_rate)
-    original, segments = batch.original, batch.segments
-
-    def step(number: int) -> None:
-        chances = torch.rand(original.shape).masked_fill((original == SPECIALS.cls) | (original == SPECIALS.sep), 2.0)
-        positions = chances.topk(count, largest=False).indices
-        chosen = torch.zeros_like(original, dtype=torch.bool).scatter(1, positions, True)
-        masked = original.masked_fill(chosen, SPECIALS.mask)
-        labels = None if trimmed else original.masked_fill(~chosen, -100)
-        said = generator(input_ids=masked, token_type_ids=segments, labels=labels)
-        logits = said.logits[chosen]
-        generator_loss = F.cross_entropy(logits, original[chosen]) if trimmed else said.loss
-        samples = torch.multinomial(logits.detach().softmax(-1), 1).squeeze(1)
-        corrupted = original.masked_scatter(chosen, samples)
-        judged = discriminator(input_ids=corrupted, token_type_ids=segments, labels=(corrupted != original).long())
-        optimizer.zero_grad()
-        (generator_loss + 50.0 * judged.loss).backward()
-        torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
-        optimizer.step()
-
-    return step
+    update = peer(shape, config, vocabulary, torch.device("cpu"), trimmed=trimmed)
+    return lambda number: update(batch, number, 1e-4)
 
 
 CONTENDERS = {

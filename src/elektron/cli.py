@@ -11,6 +11,7 @@ VERBS = {
     "evaluate": "held-out metrics of a run or an exported folder",
     "export": "write a run as Hugging Face folders",
     "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",
+    "bench": "how fast this machine trains: measured, and kept for plan",
     "report": "draw a run's curves and facts as one HTML page",
 }
 """One line of help for each; `elektron.verbs.VERB` has the rest."""

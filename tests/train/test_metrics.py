@@ -42,10 +42,13 @@ def test_what_is_no_number_is_not_written(tmp_path):
 
 
 def test_tallies_add_up():
-    tally = Tally({}, 0)
+    tally = Tally(("loss", "hits"))
     for value in (1.0, 2.5):
-        tally.add({"loss": torch.tensor(value, dtype=torch.float64), "hits": torch.tensor(1.0, dtype=torch.float64)})
+        tally.add(torch.tensor([value, 1.0], dtype=torch.float64))
     assert (tally.read(), tally.steps) == ({"loss": 3.5, "hits": 2.0}, 2)
+    resumed = Tally(("loss", "hits"), tally.read(), tally.steps)
+    resumed.add(torch.tensor([0.5, 0.0], dtype=torch.float64))
+    assert (resumed.read(), resumed.steps) == ({"loss": 4.0, "hits": 2.0}, 3)
     tally.clear()
     assert (tally.read(), tally.steps) == ({}, 0)
 

@@ -4,7 +4,6 @@ narrower than the layers.
 Shapes in comments: B rows, T tokens of a row, E embedding width, D width, H heads, V vocabulary.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from elektron.kernels.counters import dropout, fold, kept
+from elektron.kernels.attention import attention
+from elektron.kernels.counters import dropout, fold
+from elektron.kernels.embedding import embed
+from elektron.kernels.layers import LayerWeights, Setting, fits, run_layers
+from elektron.kernels.products import linear
 
 NORM_EPSILON = 1e-12
 SEGMENTS = 2
@@ -53,6 +56,13 @@ class EncoderConfig:
             )
 
 
+class Norm(nn.LayerNorm):
+    """Layer norm in the precision of its own weights, whatever it is around it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.to(self.weight.dtype)).to(input.dtype)
+
+
 class Embeddings(nn.Module):
     """Word, position and segment tables and their norm: what the two networks share."""
 
@@ -61,13 +71,15 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(vocab_size, config.embedding_width)
         self.position = nn.Embedding(config.positions, config.embedding_width)
         self.segment = nn.Embedding(SEGMENTS, config.embedding_width)
-        self.norm = nn.LayerNorm(config.embedding_width, NORM_EPSILON)
+        self.norm = Norm(config.embedding_width, NORM_EPSILON)
 
-    def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, segments: Tensor, rate: float = 0.0, keys: Tensor | None = None) -> Tensor:
+        """[B, T] -> [B, T, E], with dropout of `rate` if there are `keys` [B]."""
         length, longest = tokens.shape[1], self.position.num_embeddings
         if length > longest:
             raise ValueError(f"rows of {length} tokens are longer than the model's {longest} positions")
-        return self.norm(self.word(tokens) + self.position.weight[:length] + self.segment(segments))  # [B, T, E]
+        tables = self.word.weight, self.position.weight, self.segment.weight
+        return embed(tokens, segments, *tables, self.norm.weight, self.norm.bias, NORM_EPSILON, rate, keys)
 
 
 class Layer(nn.Module):
@@ -78,32 +90,25 @@ class Layer(nn.Module):
         self.config = config
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
-        self.attention_norm = nn.LayerNorm(config.width, NORM_EPSILON)
+        self.attention_norm = Norm(config.width, NORM_EPSILON)
         self.up = nn.Linear(config.width, config.feedforward_width)
         self.down = nn.Linear(config.feedforward_width, config.width)
-        self.feedforward_norm = nn.LayerNorm(config.width, NORM_EPSILON)
+        self.feedforward_norm = Norm(config.width, NORM_EPSILON)
 
     def forward(self, x: Tensor, mask: Tensor | None, noise: Tensor | None) -> Tensor:
         """[B, T, D] -> [B, T, D]; `noise` [3, B] are the keys of the layer's sites."""
         rate = self.config.dropout
         of_probabilities, of_attention, of_feedforward = (None, None, None) if noise is None else noise.unbind()
-        attended = self.out(self.attention(x, mask, of_probabilities))
-        x = self.attention_norm(x + dropout(attended, rate, of_attention))
+        mixed = attention(self.qkv(x), self.config.heads, mask, self.config.attention_dropout, of_probabilities)
+        x = self.attention_norm(x + dropout(self.out(mixed), rate, of_attention))
         fed = self.down(F.gelu(self.up(x)))
         return self.feedforward_norm(x + dropout(fed, rate, of_feedforward))
 
-    def attention(self, x: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
-        rows, length, width = x.shape
-        rate = self.config.attention_dropout
-        q, k, v = self.qkv(x).view(rows, length, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)  # [B, H, T, D/H] each
-        if keys is None or rate == 0:
-            mixed = F.scaled_dot_product_attention(q, k, v, mask)
-        else:
-            scores = q / math.sqrt(q.shape[-1]) @ k.transpose(-1, -2)  # [B, H, T, T]
-            scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-            probabilities = scores.softmax(-1).to(v.dtype)
-            mixed = probabilities * kept(probabilities.shape, rate, keys, v.dtype) @ v / (1.0 - rate)
-        return mixed.transpose(1, 2).reshape(rows, length, width)
+    @property
+    def weights(self) -> LayerWeights:
+        """What the kernels take."""
+        parts = self.qkv, self.out, self.attention_norm, self.up, self.down, self.feedforward_norm
+        return LayerWeights(*(tensor for part in parts for tensor in (part.weight, part.bias)))
 
 
 class Encoder(nn.Module):
@@ -124,10 +129,20 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """[B, T] tokens -> [B, T, D]. `attention_mask` is 1 where a token is to be seen, None when all are; `keys` [B]
         are the rows' noise, None when nothing is to be dropped."""
-        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        mask = None if attention_mask is None else attention_mask.bool()
         noise = self._noise(keys)
-        x = self.project(dropout(self.embeddings(tokens, segments), self.config.dropout, noise[-1]))
-        for layer, layer_noise in zip(self.layers, noise, strict=False):
+        x = self.embeddings(tokens, segments, self.config.dropout, noise[-1])
+        if isinstance(self.project, nn.Linear):
+            x = linear(x, self.project.weight, self.project.bias)
+        return self._layers(x, mask, noise[:-1])
+
+    def _layers(self, x: Tensor, mask: Tensor | None, noise: list[Tensor | None]) -> Tensor:
+        config = self.config
+        setting = Setting(config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute)
+        if fits(x, setting, config.feedforward_width):
+            weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
+            return run_layers(x, weights, mask, noise, setting)
+        for layer, layer_noise in zip(self.layers, noise, strict=True):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, x, mask, layer_noise, use_reentrant=False, preserve_rng_state=False)
             else:

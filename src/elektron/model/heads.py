@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elektron.model.encoder import NORM_EPSILON, Embeddings, Encoder, EncoderConfig
+from elektron.kernels.judging import Judged, judge
+from elektron.kernels.products import gelu_linear
+from elektron.model.encoder import NORM_EPSILON, Embeddings, Encoder, EncoderConfig, Norm
 
 
 class GeneratorHead(nn.Module):
@@ -17,11 +19,11 @@ class GeneratorHead(nn.Module):
         super().__init__()
         vocab_size, embedding_width = embeddings.word.weight.shape
         self.dense = nn.Linear(width, embedding_width)
-        self.norm = nn.LayerNorm(embedding_width, NORM_EPSILON)
+        self.norm = Norm(embedding_width, NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(F.gelu(self.dense(hidden)))  # [..., D] -> [..., E]
+        return self.norm(gelu_linear(hidden, self.dense.weight, self.dense.bias))  # [..., D] -> [..., E]
 
 
 class Generator(nn.Module):
@@ -52,7 +54,14 @@ class DiscriminatorHead(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.score(F.gelu(self.dense(hidden))).squeeze(-1)  # [..., D] -> [...]
+        return self.score(self._features(hidden)).squeeze(-1)  # [..., D] -> [...]
+
+    def judge(self, hidden: Tensor, replaced: Tensor) -> Judged:
+        """Scores, and how they agree with `replaced`: [..., D], [...]."""
+        return judge(self._features(hidden), self.score.weight, self.score.bias, replaced)
+
+    def _features(self, hidden: Tensor) -> Tensor:
+        return gelu_linear(hidden, self.dense.weight, self.dense.bias)
 
 
 class Discriminator(nn.Module):
@@ -63,12 +72,10 @@ class Discriminator(nn.Module):
         self.encoder = Encoder(config, embeddings)
         self.head = DiscriminatorHead(config.width)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        keys: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """The logit of "replaced" at every token: [B, T]."""
-        return self.head(self.encoder(input_ids, token_type_ids, attention_mask, keys))
+        return self.head(self.encoder(input_ids, token_type_ids, attention_mask))
+
+    def judge(self, tokens: Tensor, segments: Tensor, replaced: Tensor, keys: Tensor | None) -> Judged:
+        """The same in training, where the labels [B, T] are known: scores, loss and counts."""
+        return self.head.judge(self.encoder(tokens, segments, keys=keys), replaced)

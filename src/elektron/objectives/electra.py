@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import elements, fold, uniform
+from elektron.kernels.counters import elements, fold
+from elektron.kernels.judging import Judged
+from elektron.kernels.masking import Draws, corrupt, mask, masked_count
 from elektron.kernels.vocabulary import Spoken, speak
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
-from elektron.objectives.masking import Draws, choose, covered, masked_count, place
 
-_POSITIONS, _KEEP, _SAMPLE, _GENERATOR, _DISCRIMINATOR = range(5)
+_SITES = 5
+"""What a row has noise for: positions, kept tokens, samples, and dropout in the generator and the discriminator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,18 @@ class Outcome(NamedTuple):
 
     loss: Tensor
     """What is differentiated."""
-    tallies: dict[str, Tensor]
-    """Sums over the batch, to be added up over steps and ranks; `summary` makes metrics of them."""
+    tallies: Tensor
+    """[TALLIES] float64: sums over the batch, to be added up over steps and ranks; `summary` makes metrics of them."""
     scores: Tensor
     """[B, T] the discriminator's logits of "replaced"."""
     replaced: Tensor
     """[B, T] whether it is."""
+
+
+TALLIES = (
+    *("masked", "tokens", "generator_loss", "generator_hits", "sampled_hits"),
+    *("discriminator_loss", "discriminator_hits", "flagged", "replaced", "caught"),
+)
 
 
 class Electra(nn.Module):
@@ -85,17 +92,16 @@ class Electra(nn.Module):
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor) -> Outcome:
         """One pass over rows [B, T]; `keys` [B] are the rows' noise. Dropout is applied in training mode only."""
-        config, length = self.config, original.shape[1]
-        generator_keys, discriminator_keys = (
-            fold(keys, site) if self.training else None for site in (_GENERATOR, _DISCRIMINATOR)
-        )
+        config, specials = self.config, self.specials
+        sites = torch.arange(_SITES, dtype=torch.int32, device=keys.device)[:, None]
+        position_keys, keep_keys, sample_keys, *dropout_keys = fold(keys, sites)
+        generator_keys, discriminator_keys = dropout_keys if self.training else (None, None)
         # mask
-        count = masked_count(length, config.mask_rate)
-        candidates = (original != self.specials.cls) & (original != self.specials.sep)
-        positions = choose(candidates, count, config.draws, fold(keys, _POSITIONS))  # [B, K]
-        targets = original.gather(1, positions)
-        hides = uniform(elements(fold(keys, _KEEP), count)) >= config.keep_rate
-        masked = original.masked_fill(covered(positions, hides, length), self.specials.mask)
+        count = masked_count(original.shape[1], config.mask_rate)
+        positions, targets, masked = mask(
+            *(original, specials.cls, specials.sep, specials.mask, count, config.draws, config.keep_rate),
+            *(position_keys, keep_keys),
+        )
         # generate and sample
         hidden = self.generator.encoder(masked, segments, keys=generator_keys)
         hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
@@ -106,22 +112,20 @@ class Electra(nn.Module):
             targets.flatten(),
             config.temperature,
             not config.disallow_correct,
-            elements(fold(keys, _SAMPLE), count).flatten(),
+            elements(sample_keys, count).flatten(),
         )
-        corrupted = place(original, positions, said.sampled.view_as(targets))
         # label: a sample that is the original token is an original token
-        replaced = corrupted != original
+        corrupted, replaced = corrupt(original, positions, said.sampled)
         # discriminate
-        scores = self.discriminator(corrupted, segments, keys=discriminator_keys).float()  # [B, T]
+        judged = self.discriminator.judge(corrupted, segments, replaced, discriminator_keys)
         # weigh
         generator_loss = said.losses.sum()
-        discriminator_loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="sum")
         loss = (
             config.generator_weight * generator_loss / targets.numel()
-            + config.discriminator_weight * discriminator_loss / replaced.numel()
+            + config.discriminator_weight * judged.loss / replaced.numel()
         )
-        tallies = _tallies(generator_loss, discriminator_loss, targets.flatten(), said, scores, replaced)
-        return Outcome(loss, tallies, scores.detach(), replaced)
+        tallies = _tallies(generator_loss, said, targets.flatten(), judged)
+        return Outcome(loss, tallies, judged.scores, replaced)
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
         """Metrics out of summed tallies."""
@@ -161,20 +165,8 @@ def generator_shape(shape: EncoderConfig, config: ElectraConfig) -> EncoderConfi
 
 
 @torch.no_grad()
-def _tallies(
-    generator_loss: Tensor, discriminator_loss: Tensor, targets: Tensor, said: Spoken, scores: Tensor, replaced: Tensor
-) -> dict[str, Tensor]:
-    flagged = scores > 0
-    sums = {
-        "generator_loss": generator_loss,
-        "masked": torch.full_like(generator_loss, targets.numel()),
-        "generator_hits": said.hits.sum(),
-        "sampled_hits": (said.sampled == targets).sum(),
-        "discriminator_loss": discriminator_loss,
-        "tokens": torch.full_like(discriminator_loss, replaced.numel()),
-        "discriminator_hits": (flagged == replaced).sum(),
-        "flagged": flagged.sum(),
-        "replaced": replaced.sum(),
-        "caught": (flagged & replaced).sum(),
-    }
-    return {name: value.detach().double() for name, value in sums.items()}
+def _tallies(generator_loss: Tensor, said: Spoken, targets: Tensor, judged: Judged) -> Tensor:
+    counts = torch.stack([said.hits, said.sampled == targets]).sum(1)
+    sizes = torch.full((2,), targets.numel(), dtype=torch.float64, device=targets.device)
+    sizes[1:].fill_(judged.scores.numel())
+    return torch.cat([sizes, generator_loss.double()[None], counts.double(), judged.tallies])

@@ -1,9 +1,9 @@
-"""The device, the precision on it, and how fast it multiplies."""
+"""The device, the precision on it, and how fast it multiplies and copies."""
 
 import ctypes
 import statistics
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -19,10 +19,10 @@ def choose_device(name: DeviceName) -> torch.device:
     return torch.device(name)
 
 
-def precision(device: torch.device) -> AbstractContextManager[object]:
-    """The one place that decides: matrix products in bfloat16 on a GPU, everything in float32 on a CPU. Parameters and
-    optimizer state are float32 on both."""
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+def precision(device: torch.device) -> torch.dtype:
+    """The one place that decides: networks compute in bfloat16 on a GPU, in float32 on a CPU. Norms, losses, gradients
+    of parameters, and what the optimizer keeps are float32 on both."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def describe(device: torch.device) -> str:
@@ -33,13 +33,30 @@ def matrix_peak(device: torch.device, repeats: int = 10) -> float:
     """FLOP/s of a large matrix product in the precision the device trains in, as measured now."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     a, b = torch.randn(2, size, size, device=device, dtype=dtype)
+    return 2 * size**3 / _median_seconds(lambda: torch.mm(a, b), device, repeats)
+
+
+def copy_peak(device: torch.device, repeats: int = 10) -> float:
+    """Bytes a second, read and written, of a copy that no cache holds, as measured now."""
+    size, times = (1 << 30, 8) if device.type == "cuda" else (1 << 27, 1)
+    source = torch.randn(size // 4, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        for _ in range(times):  # one alone is so short on a GPU that the waiting would show
+            target.copy_(source)
+
+    return 2 * size * times / _median_seconds(copy, device, repeats)
+
+
+def _median_seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        torch.mm(a, b)
+        work()
         wait(device)
         seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / statistics.median(seconds)
+    return statistics.median(seconds)
 
 
 def wait(device: torch.device) -> None:

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
-from elektron.objectives.electra import Electra
-from elektron.train.device import precision
+from elektron.objectives.electra import TALLIES, Electra
 
 NOISE_SEED = 0x5EED
 """Evaluation's own noise: the same in every run, whatever its seed."""
@@ -19,18 +18,16 @@ def evaluate(model: Electra, batches: Iterable[Batch], device: torch.device) -> 
     """The objective's metrics over the batches, and the area under the discriminator's ROC curve."""
     was_training = model.training
     model.eval()
-    totals: dict[str, float] = {}
-    scores, labels = [], []
+    tallies, scores, labels = [], [], []
     for batch in batches:
         original, segments, rows = (tensor.to(device) for tensor in batch)
-        with precision(device):
-            outcome = model(original, segments, row_keys(NOISE_SEED, 0, rows))
-        for name, value in outcome.tallies.items():
-            totals[name] = totals.get(name, 0.0) + value.item()
+        outcome = model(original, segments, row_keys(NOISE_SEED, 0, rows))
+        tallies.append(outcome.tallies)
         scores.append(outcome.scores.flatten())
         labels.append(outcome.replaced.flatten())
     model.train(was_training)
-    metrics = model.summary(totals)
+    totals = torch.stack(tallies).sum(0).tolist()
+    metrics = model.summary(dict(zip(TALLIES, totals, strict=True)))
     auc = area_under_curve(torch.cat(scores), torch.cat(labels))
     return metrics if auc is None else metrics | {"discriminator_auc": auc}
 

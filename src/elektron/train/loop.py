@@ -15,9 +15,9 @@ import elektron
 from elektron.data.batches import Batch, Rows, prefetched
 from elektron.data.shards import Data
 from elektron.kernels.counters import fold, seed_key
-from elektron.objectives.electra import Electra
+from elektron.objectives.electra import TALLIES, Electra
 from elektron.train.checkpoint import Checkpoint, load_newest, restore, save
-from elektron.train.device import describe, keep_freed_memory, matrix_peak
+from elektron.train.device import describe, keep_freed_memory, matrix_peak, precision
 from elektron.train.display import Display
 from elektron.train.evaluate import evaluate
 from elektron.train.health import troubles
@@ -39,9 +39,6 @@ class TrainConfig:
     """Parts a batch is cut into, to fit memory: gradients are summed over them before each update."""
     recompute: bool = False
     """Gradient checkpointing: compute the layers again in the backward pass instead of keeping their values."""
-    compile: bool = True
-    """torch.compile the forward and backward pass on a GPU. (On a CPU it gains little, and its C++ takes the overflow
-    of whole numbers, which the hash of kernels/counters.py lives by, for undefined.)"""
 
     def __post_init__(self) -> None:
         for steps, length, rows in self.phases:
@@ -95,10 +92,12 @@ def train(
     make_batch = _batch_maker(data, phases, seed, device)
     for encoder in (model.generator.encoder, model.discriminator.encoder):
         encoder.recompute = config.recompute
-    forward = torch.compile(model, dynamic=False) if config.compile and device.type == "cuda" else model
-    optimizer = Optimizer(model, optimizer_config)
-    step, tally = _resume(run, model, optimizer, data, device)
-    update = Updates(forward, optimizer, seed, config.accumulate, device)
+    saved = _newest(run, data)
+    if saved:
+        restore(model, saved.model)
+    optimizer = Optimizer(model, optimizer_config, precision(device))
+    step, tally = _resume(saved, optimizer)
+    update = Updates(model, optimizer, seed, config.accumulate, device)
 
     with (
         Display(total, step) as display,
@@ -125,7 +124,7 @@ def train(
                     _evaluate(step, total, model, data, phase, watch.evaluate_rows, metrics)
             if step % watch.checkpoint_every == 0 or step == total or signals:
                 with clock.stopped():
-                    _save(run, step, model, optimizer, data, tally, metrics, watch.keep_checkpoints)
+                    _save(run, step, optimizer, data, tally, metrics, watch.keep_checkpoints)
             if signals:
                 break
     return signals[0] if signals else 0
@@ -184,28 +183,26 @@ def _facts(step: int, model: Electra, data: Data, phases: tuple[Phase, ...], dev
     }
 
 
-def _resume(run: Path, model: Electra, optimizer: Optimizer, data: Data, device: torch.device) -> tuple[int, Tally]:
-    """Put the newest checkpoint back; its step, and what had been summed up since the last record."""
+def _newest(run: Path, data: Data) -> Checkpoint | None:
     saved = load_newest(run)
-    if saved is None:
-        return 0, Tally({}, 0)
-    if saved.state["data"] != data.index.digest:
+    if saved and saved.state["data"] != data.index.digest:
         raise ValueError(f"the data has changed since step {saved.step} of {run}: begin another run with it")
-    restore(model, saved.model)
+    return saved
+
+
+def _resume(saved: Checkpoint | None, optimizer: Optimizer) -> tuple[int, Tally]:
+    """Put a checkpoint's moments back; its step, and what had been summed up since the last record."""
+    names = *TALLIES, "gradient_norm"
+    if saved is None:
+        return 0, Tally(names)
     optimizer.load(saved.optimizer, saved.step)
-    sums = {
-        name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in saved.state["sums"].items()
-    }
-    return saved.step, Tally(sums, saved.state["steps"])
+    return saved.step, Tally(names, saved.state["sums"], saved.state["steps"])
 
 
-def _save(
-    run: Path, step: int, model: Electra, optimizer: Optimizer, data: Data, tally: Tally, metrics: Metrics, keep: int
-) -> None:
+def _save(run: Path, step: int, optimizer: Optimizer, data: Data, tally: Tally, metrics: Metrics, keep: int) -> None:
     state = {"sums": _finite(tally.read(), step, metrics), "steps": tally.steps, "data": data.index.digest}
     metrics.sync()
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    save(run, Checkpoint(step, weights, optimizer.state(), state), keep)
+    save(run, Checkpoint(step, optimizer.weights(), optimizer.state(), state), keep)
 
 
 def _finite(sums: dict[str, float], step: int, metrics: Metrics) -> dict[str, float]:

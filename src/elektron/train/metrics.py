@@ -82,25 +82,22 @@ def read(run: Path) -> list[Record]:
 class Tally:
     """Sums over the steps since the last record, kept on the device until the next."""
 
-    def __init__(self, sums: dict[str, Tensor], steps: int) -> None:
-        self._sums, self.steps = sums, steps
+    def __init__(self, names: tuple[str, ...], sums: dict[str, float] | None = None, steps: int = 0) -> None:
+        """`sums` and `steps` are what was summed up before."""
+        self._names, self.steps = names, steps
+        self._sums = torch.tensor([sums[name] for name in names], dtype=torch.float64) if sums else None
 
-    def add(self, sums: dict[str, Tensor]) -> None:
-        if self.steps:
-            for name, value in sums.items():
-                self._sums[name] += value
-        else:
-            self._sums = {name: value.clone() for name, value in sums.items()}
+    def add(self, sums: Tensor) -> None:
+        """One step's, in the order of the names."""
+        self._sums = sums.clone() if self._sums is None else self._sums.to(sums.device).add_(sums)
         self.steps += 1
 
     def read(self) -> dict[str, float]:
         """The sums as numbers; waits for the device."""
-        if not self._sums:
-            return {}
-        return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
+        return {} if self._sums is None else dict(zip(self._names, self._sums.tolist(), strict=True))
 
     def clear(self) -> None:
-        self._sums, self.steps = {}, 0
+        self._sums, self.steps = None, 0
 
 
 class Clock:

@@ -1,5 +1,8 @@
 """AdamW over one flat buffer: parameters, gradients and moments lie in one tensor each, so that clipping, the update
 and, between ranks, the sum of gradients are single operations.
+
+The buffer is float32. Where the model computes in a lower precision it reads a copy of the buffer, made as part of each
+update; gradients are summed in float32 all the same.
 """
 
 from dataclasses import dataclass
@@ -8,8 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from elektron.kernels.adam import adamw_
+from elektron.kernels.gpu import runs_on
+from elektron.model.weights import is_lowered
+
 _SETTLED = 1e9
 """A step count at which Adam's bias corrections are 1 to the last bit, and one more is the same in float32."""
+
+_ALIGNMENT = 128
+"""Elements; each parameter begins at a multiple, so that kernels read it in whole vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,44 +48,71 @@ class OptimizerConfig:
 
 
 class Optimizer:
-    """Takes a model's parameters into its flat buffer and updates them there."""
+    """Takes a model's float32 parameters into its flat buffer and updates them there. The model is left to compute in
+    `dtype`: its parameters are then the copies."""
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+    def __init__(self, model: nn.Module, config: OptimizerConfig, dtype: torch.dtype = torch.float32) -> None:
         self._config = config
         named = sorted(model.named_parameters(), key=lambda item: not _is_decayed(item[0]))  # stable: decayed first
-        self.values = torch.cat([parameter.detach().flatten() for _, parameter in named])
-        self.gradients = torch.zeros_like(self.values)
-        self._moments = {"first": torch.zeros_like(self.values), "second": torch.zeros_like(self.values)}
         self._places: dict[str, tuple[slice, torch.Size]] = {}
         start = 0
         for name, parameter in named:
-            where = slice(start, start + parameter.numel())
-            parameter.data = self.values[where].view_as(parameter)
-            parameter.grad = self.gradients[where].view_as(parameter)
-            self._places[name] = where, parameter.shape
-            start = where.stop
-        decayed = sum(parameter.numel() for name, parameter in named if _is_decayed(name))
-        counts = torch.zeros(2, device=self.values.device)
-        self._groups = (
-            (slice(0, decayed), config.weight_decay, counts[0]),
-            (slice(decayed, start), 0.0, counts[1]),
-        )
-        self._set_counts(0)
+            self._places[name] = slice(start, start + parameter.numel()), parameter.shape
+            start = -(-(start + parameter.numel()) // _ALIGNMENT) * _ALIGNMENT
+            if _is_decayed(name):
+                self._decayed = start
+        self.values = torch.zeros(start, device=named[0][1].device)
+        self.gradients = torch.zeros_like(self.values)
+        self._moments = {"first": torch.zeros_like(self.values), "second": torch.zeros_like(self.values)}
+        self._updates = torch.zeros(2, device=self.values.device)  # one for each group
+        self._set_updates(0)
+        for name, parameter in named:
+            self.values[self._places[name][0]] = parameter.detach().flatten()
+        self._copies = self.values if dtype == torch.float32 else self.values.to(dtype)
+        for name, parameter in named:
+            where, shape = self._places[name]
+            parameter.data = (self._copies if is_lowered(name) else self.values)[where].view(shape)
+            parameter.grad_dtype = torch.float32
+            parameter.grad = self.gradients[where].view(shape)
 
-    def _set_counts(self, updates: int) -> None:
-        for _, _, count in self._groups:
-            count.fill_(updates if self._config.bias_correction else _SETTLED)
+    def _set_updates(self, updates: int) -> None:
+        self._updates.fill_(updates if self._config.bias_correction else _SETTLED)
 
     def zero(self) -> None:
         self.gradients.zero_()
 
     def update(self, learning_rate: float | Tensor) -> Tensor:
         """Clip and step. The norm of the gradients before clipping comes back."""
-        config = self._config
         norm = self.gradients.norm()
+        if runs_on(self.values) and isinstance(learning_rate, Tensor):
+            self._update_at_once(norm, learning_rate)
+        else:
+            self._update_by_torch(norm, learning_rate)
+        return norm
+
+    def _update_at_once(self, norm: Tensor, learning_rate: Tensor) -> None:
+        config = self._config
+        self._updates += 1
+        first, second = self._moments.values()
+        adamw_(
+            *(self.values, self._copies, self.gradients, first, second, self._decayed),
+            *(self._updates, norm, learning_rate),
+            beta1=config.beta1,
+            beta2=config.beta2,
+            epsilon=config.epsilon,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+        )
+
+    def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor) -> None:
+        config = self._config
         if config.clip_norm:
             self.gradients.mul_(config.clip_norm / norm.clamp(min=config.clip_norm))
-        for where, weight_decay, count in self._groups:
+        decayed, others = slice(0, self._decayed), slice(self._decayed, None)
+        for where, weight_decay, count in (
+            (decayed, config.weight_decay, self._updates[0]),
+            (others, 0.0, self._updates[1]),
+        ):
             adamw(
                 [self.values[where]],
                 [self.gradients[where]],
@@ -92,15 +129,23 @@ class Optimizer:
                 lr=learning_rate,
                 weight_decay=weight_decay,
             )
-        return norm
+        if self._copies is not self.values:
+            self._copies.copy_(self.values)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters in float32, by name."""
+        return self._by_name(self.values)
 
     def state(self) -> dict[str, Tensor]:
         """The moments by the parameters' names."""
         return {
-            f"{moment}.{name}": values[where].view(shape)
-            for moment, values in self._moments.items()
-            for name, (where, shape) in self._places.items()
+            f"{moment}.{name}": values
+            for moment, flat in self._moments.items()
+            for name, values in self._by_name(flat).items()
         }
+
+    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        return {name: flat[where].view(shape) for name, (where, shape) in self._places.items()}
 
     def load(self, state: dict[str, Tensor], updates: int) -> None:
         """Go on from `state` after that many updates."""
@@ -109,7 +154,7 @@ class Optimizer:
             raise ValueError(f"the optimizer's state is of another model: {sorted(set(own) ^ set(state))[:4]}")
         for name, values in own.items():
             values.copy_(state[name])
-        self._set_counts(updates)
+        self._set_updates(updates)
 
 
 def _is_decayed(name: str) -> bool:

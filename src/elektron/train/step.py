@@ -9,7 +9,6 @@ from torch import Tensor
 from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
 from elektron.objectives.electra import Outcome
-from elektron.train.device import precision
 from elektron.train.optimizer import Optimizer
 
 Forward = Callable[[Tensor, Tensor, Tensor], Outcome]
@@ -25,28 +24,25 @@ def update(
     batch: Batch,
     step: Tensor,
     learning_rate: float | Tensor,
-) -> dict[str, Tensor]:
-    """Learn from a batch, in `accumulate` parts of equal size. The tallies of the whole batch come back, on the
-    device."""
+) -> Tensor:
+    """Learn from a batch, in `accumulate` parts of equal size. The tallies of the whole batch and the norm of the
+    gradients come back, on the device."""
     tallies = _differentiate(forward, optimizer, seed, accumulate, batch, step)
-    tallies["gradient_norm"] = optimizer.update(learning_rate).double()
-    return tallies
+    return torch.cat([tallies, optimizer.update(learning_rate).double()[None]])
 
 
 def _differentiate(
     forward: Forward, optimizer: Optimizer, seed: int, accumulate: int, batch: Batch, step: Tensor
-) -> dict[str, Tensor]:
+) -> Tensor:
     """The gradients of a batch. Its parts have the same number of masked and of all tokens each, so the mean of their
     losses is the batch's loss."""
     optimizer.zero()
-    tallies: dict[str, Tensor] = {}
+    tallies = []
     for original, segments, rows in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
-        with precision(original.device):
-            outcome = forward(original, segments, row_keys(seed, step, rows))
+        outcome = forward(original, segments, row_keys(seed, step, rows))
         (outcome.loss / accumulate).backward()
-        for name, value in outcome.tallies.items():
-            tallies[name] = tallies.get(name, torch.zeros_like(value)) + value
-    return tallies
+        tallies.append(outcome.tallies)
+    return tallies[0] if accumulate == 1 else torch.stack(tallies).sum(0)
 
 
 class _Recorded(NamedTuple):
@@ -54,7 +50,7 @@ class _Recorded(NamedTuple):
     batch: Batch
     step: Tensor
     learning_rate: Tensor
-    tallies: dict[str, Tensor]
+    tallies: Tensor
 
 
 class Updates:
@@ -71,7 +67,7 @@ class Updates:
         self._parts = forward, optimizer, seed, accumulate
         self._recorded: dict[torch.Size, _Recorded] = {}
 
-    def __call__(self, batch: Batch, step: int, learning_rate: float) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, step: int, learning_rate: float) -> Tensor:
         """The tallies of step number `step`; they may be overwritten by the next."""
         if self._device.type != "cuda":
             return update(*self._parts, batch, torch.tensor(step, dtype=torch.int32), learning_rate)

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from elektron.config import parse
 from elektron.data.shards import open_data
-from elektron.train.device import DeviceName, choose_device
+from elektron.model.weights import lower
+from elektron.train.device import DeviceName, choose_device, precision
 from elektron.train.evaluate import evaluate
 from elektron.train.loop import held_batches
 from elektron.verbs.runs import CONFIG, open_model
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str]) -> None:
     length = config.length or (opened.config.train.phases[-1][1] if is_run else min(128, opened.config.model.positions))
     device = choose_device(config.device)
     batches = held_batches(data, length, config.rows, config.batch)
-    metrics = evaluate(opened.model.to(device), batches, device)
+    lower(opened.model.to(device), precision(device))
+    metrics = evaluate(opened.model, batches, device)
     metrics["unigram_loss"] = data.unigram_loss()
     if config.json:
         print(json.dumps(metrics))

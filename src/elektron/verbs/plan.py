@@ -1,4 +1,5 @@
-"""elektron plan [FILE.toml ...]: what a run would cost, before it is run. Takes the files and flags of `pretrain`."""
+"""elektron plan [FILE.toml ...]: what a run would cost, before it is run. Takes the files and flags of `pretrain`, and
+what `elektron bench` has measured on this machine."""
 
 from collections.abc import Sequence
 
@@ -6,15 +7,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from elektron.data.shards import INDEX, open_data
 from elektron.data.tokenizer import Specials
+from elektron.kernels.masking import masked_count
 from elektron.model.cost import encoder_activations
 from elektron.objectives.electra import Electra
-from elektron.objectives.masking import masked_count
 from elektron.train.device import choose_device, describe, matrix_peak
 from elektron.train.schedule import Phase, total_steps, total_tokens
+from elektron.verbs.measured import exactly, nearest, rate, settings_of, where
 from elektron.verbs.pretrain import configure
-from elektron.verbs.runs import RunConfig
+from elektron.verbs.runs import RunConfig, glance_at_data
 
 UTILISATION = 0.3
 """Share of a device's matrix peak that the estimates of time suppose."""
@@ -25,14 +26,12 @@ DATASHEET = {"V100": 125e12, "A100": 312e12, "H100 or H200": 989e12}
 def main(arguments: Sequence[str]) -> None:
     config = configure(arguments, "elektron plan", __doc__ or "")
     phases = tuple(Phase(*phase) for phase in config.train.phases)
-    known = bool(config.data and not config.corpus) or (config.data_folder / INDEX).exists()
-    data = open_data(config.data_folder, verify=False) if known else None
+    data = glance_at_data(config)
     vocab_size = data.index.vocab_size if data else config.prepare.vocab_size
     with torch.device("meta"):
         model = Electra(config.model, config.objective, vocab_size, Specials(0, 1, 2, 3, 4))
     device = choose_device(config.device)
     flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
-    peaks = {describe(device): matrix_peak(device)} | DATASHEET
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _facts(config, model, phases, vocab_size, flops, device.type == "cuda"):
         table.add_row(name, value)
@@ -40,9 +39,9 @@ def main(arguments: Sequence[str]) -> None:
         epochs = total_tokens(phases) / data.train.tokens
         table.add_row("corpus", f"{data.train.tokens:,} tokens, read {epochs:.3g} times")
         table.add_row("unigram loss", f"{data.unigram_loss():.3f}, what word frequencies alone give the generator")
-    for name, peak in peaks.items():
-        seconds = flops / peak / UTILISATION
-        table.add_row(f"time on one {name}", f"{_duration(seconds)} at {UTILISATION:.0%} of {peak / 1e12:,.3g} TFLOP/s")
+    here = _measured_time(config, phases, vocab_size, flops, where(device)) or _time(flops, matrix_peak(device))
+    for name, time in [(describe(device), here), *((name, _time(flops, peak)) for name, peak in DATASHEET.items())]:
+        table.add_row(f"time on one {name}", time)
     Console(highlight=False, soft_wrap=True).print(table)
 
 
@@ -76,6 +75,30 @@ def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, tr
         kept = [shape.layers * shape.width * element for shape in shapes] + [kept[0] / shapes[0].layers]
     logits = rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
     return 16 * trained + rows * phase.length * sum(kept) + logits
+
+
+def _measured_time(
+    config: RunConfig, phases: tuple[Phase, ...], vocab_size: int, flops: float, device: str
+) -> str | None:
+    """By what was measured on the device: of these very phases, or else of what is nearest to the longest of them."""
+    settings = [settings_of(config, phase, vocab_size) for phase in phases]
+    known = [measured for measured in (exactly(device, of_phase) for of_phase in settings) if measured]
+    if len(known) == len(phases):
+        seconds = sum(phase.steps * measured.seconds for phase, measured in zip(phases, known, strict=True))
+        speed, day = rate(total_tokens(phases) / seconds), min(measured.date for measured in known)
+        return f"{_duration(seconds)} at {speed}, measured by elektron bench on {day}"
+    longest = max(phases, key=lambda phase: total_tokens((phase,)))
+    part = longest.rows * longest.length / config.train.accumulate
+    like = nearest(device, flops / total_tokens(phases), part)
+    if not like:
+        return None
+    batch = f"{like.settings['rows']:,} x {like.settings['length']:,}"
+    size = f"{batch} at {like.flops_per_token / 1e6:,.1f} MFLOP a token"
+    return f"{_time(flops, like.matrix_peak, like.mfu)}, measured by elektron bench on {like.date} for {size}"
+
+
+def _time(flops: float, peak: float, utilisation: float = UTILISATION) -> str:
+    return f"{_duration(flops / peak / utilisation)} at {utilisation:.0%} of {peak / 1e12:,.3g} TFLOP/s"
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from signal import Signals
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -27,6 +28,7 @@ from elektron.verbs.prepare import prepare
 from elektron.verbs.report import write_report
 from elektron.verbs.runs import Choice, RunConfig
 
+Config = TypeVar("Config", bound=RunConfig)
 EXAMPLES = (
     "Return the number of because in the list.",
     "This method should python overridden by subclasses.",
@@ -39,13 +41,15 @@ def main(arguments: Sequence[str]) -> None:
     sys.exit(pretrain(configure(arguments, "elektron pretrain", __doc__ or "")))
 
 
-def configure(arguments: Sequence[str], prog: str, description: str) -> RunConfig:
-    """Presets first, or what a run that has begun was made with; then --init-from's shapes; then files; then flags."""
+def configure(arguments: Sequence[str], prog: str, description: str, kind: type[Config] = RunConfig) -> Config:
+    """Presets first, or what a run that has begun was made with; then --init-from's shapes; then files; then flags.
+    `kind` may have flags of its own beside those of a run."""
     files, flags = split_files(arguments)
-    config = _beginning(files, flags)
+    beginning = _beginning(files, flags)
     for file in files:
-        config = overlay(config, read_toml(file), str(file))
-    config = runs.check(parse(config, flags, f"{prog} [FILE.toml ...]", description))
+        beginning = overlay(beginning, read_toml(file), str(file))
+    config = parse(kind(**vars(beginning)), flags, f"{prog} [FILE.toml ...]", description)
+    runs.check(config)
     if config.init_from and not runs.has_begun(config.run):
         runs.refuse_other_shapes(config)
     return config if config.data or config.corpus else replace(config, corpus=(PYTHON_DOCS,))

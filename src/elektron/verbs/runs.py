@@ -8,12 +8,13 @@ from elektron.config import differences, overlay, read_toml, to_toml
 from elektron.data import tokenizer
 from elektron.data.batches import SPECIALS
 from elektron.data.files import write_atomically
+from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import from_tensors, our_config, read_tensors
+from elektron.kernels.masking import masked_count
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import Start
 from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
-from elektron.objectives.masking import masked_count
 from elektron.presets import PRESETS
 from elektron.train.checkpoint import all_steps, load_newest, restore
 from elektron.train.device import DeviceName
@@ -100,6 +101,12 @@ def read_config(run: Path) -> RunConfig:
         raise ValueError(f"{run} is no run: it has no {CONFIG}")
     values = read_toml(run / CONFIG)
     return overlay(RunConfig(), values | {"run": str(run)}, str(run / CONFIG))
+
+
+def glance_at_data(config: RunConfig) -> Data | None:
+    """The run's data, unverified; None where it is still to be prepared from a corpus."""
+    expected = bool(config.data and not config.corpus) or (config.data_folder / INDEX).exists()
+    return open_data(config.data_folder, verify=False) if expected else None
 
 
 def has_begun(run: Path) -> bool:

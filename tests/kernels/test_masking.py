@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from elektron.kernels.counters import row_keys
-from elektron.objectives.masking import choose, covered, masked_count, place
+from elektron.kernels.masking import choose, covered, masked_count, place
 from reference import electra, hashing
 
 

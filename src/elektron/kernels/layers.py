@@ -1,0 +1,215 @@
+"""The layers of an encoder, forward and backward by hand: what `Layer` of model/encoder.py says in plain PyTorch, in
+seven launches for a layer and eleven back.
+
+    qkv   = x Wqkv^T + bqkv
+    mixed = attention(qkv)
+    y     = norm(x + dropout(mixed Wout^T + bout))
+    out   = norm(y + dropout(GELU(y Wup^T + bup) Wdown^T + bdown))
+
+Autograd would keep more than is needed, launch an addition for each parameter and pass over every tensor once more.
+Gradients of matrices are added where they belong by the products that make them; those of vectors come as partial sums
+from the kernels that pass by anyway, and are added up for all layers at the end.
+
+Shapes in comments: B rows, T tokens of a row, M = B * T, D width, F feed-forward width, L layers, P programs.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elektron.kernels import attention as attend
+from elektron.kernels import products
+from elektron.kernels.gpu import gradient, runs_on
+from elektron.kernels.norm import Normed, add_norm, add_norm_backward, norm_programs
+from elektron.kernels.products import add_product, bend, partial_sums, unbend
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of a layer: a weight is [out, in], gains and shifts are the norms'."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    attention_gain: Tensor
+    attention_shift: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+    feedforward_gain: Tensor
+    feedforward_shift: Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all layers have in common."""
+
+    heads: int
+    epsilon: float
+    rate: float
+    attention_rate: float
+    recompute: bool
+    """Keep only the layers' inputs for the backward pass."""
+
+
+class _Kept(NamedTuple):
+    """What a layer's backward pass needs."""
+
+    x: Tensor  # [M, D]
+    qkv: Tensor  # [M, 3D]
+    sums: Tensor  # of the attention's exponentials
+    mixed: Tensor  # [M, D]
+    attended: Normed
+    up: products.Bent
+    fed: Normed
+
+
+class _VectorSums(NamedTuple):
+    """Partial sums of the gradients of a stack's vectors, to be summed over the P in the middle."""
+
+    qkv: Tensor  # [L, P, 3D]
+    attention: Tensor  # [L, P, 3, D] of gain, shift and bias
+    up: Tensor  # [L, P, F]
+    feedforward: Tensor  # [L, P, 3, D]
+
+
+def fits(x: Tensor, setting: Setting, feedforward_width: int) -> bool:
+    """Whether the kernels can run the layers."""
+    width, head = x.shape[-1], x.shape[-1] // setting.heads
+    return runs_on(x) and products.fits(width, feedforward_width) and attend.fits(x, head)
+
+
+def run_layers(
+    x: Tensor, layers: list[LayerWeights], mask: Tensor | None, noise: list[Tensor | None], setting: Setting
+) -> Tensor:
+    """[B, T, D] -> [B, T, D]; `mask` [B, T] is true where a token may be seen; `noise` has [3, B] keys for each layer:
+    of the attention's probabilities, its output and the feed-forward part's."""
+    return _Layers.apply(x, layers, mask, noise, setting, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
+
+
+class _Layers(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        layers: list[LayerWeights],
+        mask: Tensor | None,
+        noise: list[Tensor | None],
+        setting: Setting,
+        is_learning: bool,
+    ) -> Tensor:
+        ctx.parts = layers, mask, noise, setting
+        ctx.kept, ctx.shape = [], x.shape
+        current = x.flatten(0, 1)
+        for weights, keys in zip(layers, noise, strict=True):
+            kept = _forward(current, weights, mask, _unbound(keys), setting, x.shape)
+            if is_learning:
+                ctx.kept.append(current if setting.recompute else kept)
+            current = kept.fed.out
+        return current.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        layers, mask, noise, setting = ctx.parts
+        sums = _empty_sums(layers, ctx.shape, grad.device)
+        current = grad.reshape(-1, ctx.shape[-1])
+        for number in reversed(range(len(layers))):
+            weights, keys, kept = layers[number], _unbound(noise[number]), ctx.kept.pop()
+            if setting.recompute:
+                kept = _forward(kept, weights, mask, keys, setting, ctx.shape)
+            of_layer = _VectorSums(*(tensor[number] for tensor in sums))
+            current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer)
+        _add_vectors(layers, sums)
+        return current.view(ctx.shape), None, None, None, None, None
+
+
+def _unbound(keys: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (None, None, None) if keys is None else keys.unbind()
+
+
+def _forward(
+    x: Tensor,
+    w: LayerWeights,
+    mask: Tensor | None,
+    keys: tuple[Tensor | None, ...],
+    setting: Setting,
+    shape: torch.Size,
+) -> _Kept:
+    rows, length, width = shape
+    of_probabilities, of_attention, of_feedforward = keys
+    qkv = torch.addmm(w.qkv_bias, x, w.qkv.t())
+    mixed, sums = attend.attention_forward(
+        qkv.view(rows, length, -1), setting.heads, mask, setting.attention_rate, of_probabilities
+    )
+    mixed = mixed.view(-1, width)
+    attended = add_norm(
+        *(x, mixed @ w.out.t(), w.out_bias, w.attention_gain, w.attention_shift, setting.epsilon, length),
+        *(setting.rate, of_attention),
+    )
+    up = bend(attended.out, w.up, w.up_bias)
+    fed = add_norm(
+        *(attended.out, up.value @ w.down.t(), w.down_bias, w.feedforward_gain, w.feedforward_shift),
+        *(setting.epsilon, length, setting.rate, of_feedforward),
+    )
+    return _Kept(x, qkv, sums, mixed, attended, up, fed)
+
+
+def _backward(
+    grad: Tensor,
+    kept: _Kept,
+    w: LayerWeights,
+    mask: Tensor | None,
+    keys: tuple[Tensor | None, ...],
+    setting: Setting,
+    shape: torch.Size,
+    sums: _VectorSums,
+) -> Tensor:
+    rows, length, _ = shape
+    of_probabilities, of_attention, of_feedforward = keys
+    # feed-forward
+    grad, branch = add_norm_backward(
+        grad, kept.fed, w.feedforward_gain, length, setting.rate, of_feedforward, sums.feedforward
+    )
+    add_product(gradient(w.down), branch, kept.up.value)
+    bent = unbend(branch, w.down, kept.up.slope, sums.up)
+    add_product(gradient(w.up), bent, kept.attended.out)
+    grad = torch.addmm(grad, bent, w.up)
+    # attention
+    grad, branch = add_norm_backward(
+        grad, kept.attended, w.attention_gain, length, setting.rate, of_attention, sums.attention
+    )
+    add_product(gradient(w.out), branch, kept.mixed)
+    qkv = attend.attention_backward(
+        *((branch @ w.out).view(shape), kept.qkv.view(rows, length, -1), kept.mixed.view(shape), kept.sums),
+        *(setting.heads, mask, setting.attention_rate, of_probabilities),
+    ).view(len(grad), -1)
+    add_product(gradient(w.qkv), qkv, kept.x)
+    partial_sums(qkv, sums.qkv)
+    return torch.addmm(grad, qkv, w.qkv)
+
+
+def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.device) -> _VectorSums:
+    (rows, length, width), feedforward_width = shape, len(layers[0].up)
+
+    def empty(*of_a_layer: int) -> Tensor:
+        return torch.empty(len(layers), *of_a_layer, device=device)
+
+    programs = norm_programs(rows * length, width)
+    return _VectorSums(
+        empty(products.row_tiles(rows * length), 3 * width),
+        empty(programs, 3, width),
+        empty(products.row_tiles(rows * length), feedforward_width),
+        empty(programs, 3, width),
+    )
+
+
+def _add_vectors(layers: list[LayerWeights], sums: _VectorSums) -> None:
+    qkv, attention, up, feedforward = (tensor.sum(1) for tensor in sums)
+    places, found = [], []
+    for n, w in enumerate(layers):
+        places += [w.attention_gain, w.attention_shift, w.out_bias, *w[-2:], w.down_bias, w.qkv_bias, w.up_bias]
+        found += [*attention[n], *feedforward[n], qkv[n], up[n]]
+    torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]

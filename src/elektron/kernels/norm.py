@@ -1,0 +1,199 @@
+"""The end of a sub-layer: its output is dropped out, added to its input, and normed.
+
+    s    = x + dropout(y + bias)
+    unit = (s - mean(s)) / sqrt(variance(s) + epsilon)          over the D elements of a token
+    out  = unit * gain + shift
+
+and back, from the gradient g of `out`:
+
+    ds = (g * gain - mean(g * gain) - unit * mean(g * gain * unit)) / sqrt(variance(s) + epsilon)
+    dy = dropout's share of ds
+
+The sums over all tokens (of g * unit, g and dy: the gradients of gain, shift and bias) are left as partial sums, one
+for each program, to be added up for all layers at once and always in the same order.
+
+Shapes in comments: M tokens (B rows of T), D width, P programs.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elektron.kernels.counters import folded, mixed, threshold
+from elektron.kernels.gpu import tl, triton
+
+_PROGRAMS = 264
+"""Of the backward pass, which go over the tokens in turn: two for each multiprocessor of an H200."""
+
+
+class Normed(NamedTuple):
+    """What the end of a sub-layer gives, and what its backward pass needs."""
+
+    out: Tensor  # [M, D]
+    unit: Tensor  # [M, D]
+    scale: Tensor  # [M] float32: one over the deviation
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    epsilon: float,
+    length: int,
+    rate: float,
+    keys: Tensor | None,
+) -> Normed:
+    """x and y are [M, D]; `keys` [B] are the rows' noise, None to drop nothing."""
+    tokens, width = x.shape
+    found = Normed(torch.empty_like(x), torch.empty_like(x), torch.empty(tokens, device=x.device))
+    block, at_once, warps = _tiling(width)
+    _add_norm_kernel[(triton.cdiv(tokens, at_once),)](
+        *(x, y, bias, gain, shift, *found, x if keys is None else keys, tokens, length, epsilon),
+        **_dropping(rate, keys, width),
+        WIDTH=width,
+        BLOCK=block,
+        ROWS=at_once,
+        num_warps=warps,
+    )
+    return found
+
+
+def add_norm_backward(
+    gradient: Tensor, normed: Normed, gain: Tensor, length: int, rate: float, keys: Tensor | None, sums: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of y [M, D]. `sums` [P, 3, D] gets the partial sums of gain, shift and bias."""
+    tokens, width = gradient.shape
+    block, at_once, warps = _tiling(width)
+    residual = torch.empty_like(gradient)
+    branch = residual if keys is None or rate == 0 else torch.empty_like(gradient)
+    _add_norm_backward_kernel[(len(sums),)](
+        *(gradient, normed.unit, normed.scale, gain, residual, branch, sums),
+        *(gradient if keys is None else keys, tokens, length),
+        **_dropping(rate, keys, width),
+        WIDTH=width,
+        BLOCK=block,
+        ROWS=at_once,
+        TURNS=triton.cdiv(tokens, at_once * len(sums)),
+        num_warps=warps,
+    )
+    return residual, branch
+
+
+def norm_programs(tokens: int, width: int) -> int:
+    """P: programs that go over so many tokens in a backward pass, each with sums of its own."""
+    return min(_PROGRAMS, triton.cdiv(tokens, _tiling(width)[1]))
+
+
+def _tiling(width: int) -> tuple[int, int, int]:
+    """Columns, tokens at once and warps of a program: about 16 elements for each thread."""
+    block = triton.next_power_of_2(width)
+    at_once = max(1, 2048 // block)
+    return block, at_once, 4
+
+
+def _dropping(rate: float, keys: Tensor | None, width: int) -> dict[str, object]:
+    return {"DROPS": keys is not None and rate > 0, "LIMIT": threshold(rate), "KEPT_SCALE": 1.0 / (1.0 - rate)}
+
+
+@triton.jit
+def keep_scales(keys, tokens, columns, length, WIDTH: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr):
+    """[tokens, columns]: 0 where dropout takes an element of a width of WIDTH, else what it is multiplied by."""
+    HALF: tl.constexpr = (WIDTH + 1) // 2
+    key = tl.load(keys + tokens // length).to(tl.uint32, bitcast=True)
+    line = folded(key, (tokens % length).to(tl.uint32))
+    word = mixed(line[:, None] ^ mixed((columns % HALF).to(tl.uint32))[None, :])
+    word = tl.where((columns < HALF)[None, :], word << 16, word)
+    return tl.where(word.to(tl.int32, bitcast=True) >= LIMIT, KEPT_SCALE, 0.0)
+
+
+@triton.jit
+def _add_norm_kernel(
+    x,
+    y,
+    bias,
+    gain,
+    shift,
+    out,
+    unit,
+    scale,
+    keys,
+    count,
+    length,
+    epsilon,
+    DROPS: tl.constexpr,
+    LIMIT: tl.constexpr,
+    KEPT_SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    columns = tl.arange(0, BLOCK)
+    tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (tokens < count)[:, None] & (columns < WIDTH)[None, :]
+    places = tokens.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    added = tl.load(y + places, inside, 0.0).to(tl.float32)
+    added += tl.load(bias + columns, columns < WIDTH, 0.0).to(tl.float32)[None, :]
+    if DROPS:
+        added *= keep_scales(keys, tl.minimum(tokens, count - 1), columns, length, WIDTH, LIMIT, KEPT_SCALE)
+    total = tl.load(x + places, inside, 0.0).to(tl.float32) + added
+    centred = total - tl.sum(total, 1)[:, None] / WIDTH
+    centred = tl.where(inside, centred, 0.0)
+    scales = tl.rsqrt(tl.sum(centred * centred, 1) / WIDTH + epsilon)
+    normal = centred * scales[:, None]
+    result = normal * tl.load(gain + columns, columns < WIDTH, 0.0)[None, :]
+    result += tl.load(shift + columns, columns < WIDTH, 0.0)[None, :]
+    tl.store(out + places, result.to(out.dtype.element_ty), inside)
+    tl.store(unit + places, normal.to(unit.dtype.element_ty), inside)
+    tl.store(scale + tokens, scales, tokens < count)
+
+
+@triton.jit
+def _add_norm_backward_kernel(
+    gradient,
+    unit,
+    scale,
+    gain,
+    residual,
+    branch,
+    sums,
+    keys,
+    count,
+    length,
+    DROPS: tl.constexpr,
+    LIMIT: tl.constexpr,
+    KEPT_SCALE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    TURNS: tl.constexpr,
+):
+    columns = tl.arange(0, BLOCK)
+    gains = tl.load(gain + columns, columns < WIDTH, 0.0)
+    of_gain = tl.zeros((BLOCK,), tl.float32)
+    of_shift = tl.zeros((BLOCK,), tl.float32)
+    of_bias = tl.zeros((BLOCK,), tl.float32)
+    for turn in range(TURNS):
+        tokens = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+        inside = (tokens < count)[:, None] & (columns < WIDTH)[None, :]
+        places = tokens.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+        given = tl.load(gradient + places, inside, 0.0).to(tl.float32)
+        normal = tl.load(unit + places, inside, 0.0).to(tl.float32)
+        scales = tl.load(scale + tokens, tokens < count, 0.0)
+        gained = given * gains[None, :]
+        mean = tl.sum(gained, 1) / WIDTH
+        slope = tl.sum(gained * normal, 1) / WIDTH
+        result = (gained - mean[:, None] - normal * slope[:, None]) * scales[:, None]
+        tl.store(residual + places, result.to(residual.dtype.element_ty), inside)
+        if DROPS:
+            result *= keep_scales(keys, tl.minimum(tokens, count - 1), columns, length, WIDTH, LIMIT, KEPT_SCALE)
+            tl.store(branch + places, result.to(branch.dtype.element_ty), inside)
+        of_gain += tl.sum(given * normal, 0)
+        of_shift += tl.sum(given, 0)
+        of_bias += tl.sum(tl.where(inside, result, 0.0), 0)
+    sums += tl.program_id(0) * 3 * WIDTH + columns
+    tl.store(sums, of_gain, columns < WIDTH)
+    tl.store(sums + WIDTH, of_shift, columns < WIDTH)
+    tl.store(sums + 2 * WIDTH, of_bias, columns < WIDTH)

@@ -1,0 +1,99 @@
+"""The layers by kernels against the plain layers in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from elektron.kernels.counters import fold, row_keys
+from elektron.kernels.layers import LayerWeights, Setting, run_layers
+from elektron.model.encoder import NORM_EPSILON, EncoderConfig, Layer
+
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
+TOLERANCE = {torch.float32: 3e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+
+
+def make_layers(config: EncoderConfig, seed: int) -> list[Layer]:
+    """With vectors that are not all zeros and ones."""
+    torch.manual_seed(seed)
+    layers = [Layer(config).double() for _ in range(config.layers)]
+    for layer in layers:
+        for name, parameter in layer.named_parameters():
+            torch.nn.init.normal_(parameter, 1.0 if name.endswith("norm.weight") else 0.0, 0.2)
+    return layers
+
+
+def lowered(layer: Layer, dtype: torch.dtype, device: torch.device) -> LayerWeights:
+    return LayerWeights(
+        *(
+            torch.nn.Parameter(tensor.detach().to(device, torch.float32 if "norm" in name else dtype))
+            for name, tensor in zip(NAMES, layer.weights, strict=True)
+        )
+    )
+
+
+NAMES = [
+    f"{part}.{kind}"
+    for part in ("qkv", "out", "attention_norm", "up", "down", "feedforward_norm")
+    for kind in ("weight", "bias")
+]
+
+
+def distance(found: Tensor | None, expected: Tensor | None) -> float:
+    assert found is not None
+    assert expected is not None
+    assert not found.isnan().any()
+    return float((found.double().cpu() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "rate", "masked", "recompute"),
+    [((2, 16, 64), 0.0, False, False), ((3, 11, 32), 0.2, True, False), ((2, 16, 96), 0.1, False, True)],
+)
+def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, device):
+    config = EncoderConfig(
+        layers=2, width=shape[-1], heads=2 if shape[-1] != 96 else 3, feedforward_width=64, dropout=rate,
+        attention_dropout=rate,
+    )  # fmt: skip
+    layers = make_layers(config, shape[1])
+    x = torch.randn(shape)
+    pull = torch.randn(shape, dtype=torch.float64)
+    mask = torch.arange(shape[1]) < torch.randint(1, shape[1] + 1, (shape[0], 1)) if masked else None
+    keys = row_keys(1, 2, torch.arange(shape[0], dtype=torch.int32))
+    noise = [fold(keys, 10 * n + torch.arange(3, dtype=torch.int32)[:, None]) if rate else None for n in range(2)]
+
+    exact = x.double().requires_grad_()
+    out = exact
+    for layer, layer_noise in zip(layers, noise, strict=True):
+        out = layer(out, mask, layer_noise)
+    (out * pull).sum().backward()
+
+    weights = [lowered(layer, dtype, device) for layer in layers]
+    given = x.to(device, dtype).requires_grad_()
+    setting = Setting(config.heads, NORM_EPSILON, rate, rate, recompute)
+    on_device = [None if keys is None else keys.to(device) for keys in noise]
+    found = torch.tensor(torch.nan)
+    for _ in range(2):  # gradients of parameters are added to what is there
+        given.grad = None
+        found = run_layers(given, weights, None if mask is None else mask.to(device), on_device, setting)
+        (found * pull.to(device, dtype)).sum().backward()
+
+    tolerance = TOLERANCE[dtype]
+    assert distance(found.detach(), out.detach()) < tolerance
+    assert distance(given.grad, exact.grad) < tolerance
+    for layer, of_layer in zip(layers, weights, strict=True):
+        for name, parameter, expected in zip(NAMES, of_layer, layer.weights, strict=True):
+            assert parameter.grad is not None
+            assert parameter.grad.dtype == torch.float32
+            assert distance(parameter.grad / 2, expected.grad) < tolerance, name
+
+
+def test_nothing_is_kept_when_nothing_is_learned(device):
+    config = EncoderConfig(layers=1, width=32, heads=2, feedforward_width=64, dropout=0, attention_dropout=0)
+    weights = [lowered(layer, torch.float16, device) for layer in make_layers(config, 0)]
+    with torch.no_grad():
+        out = run_layers(
+            torch.randn(1, 16, 32, device=device, dtype=torch.float16), weights, None, [None],
+            Setting(2, NORM_EPSILON, 0.0, 0.0, False),
+        )  # fmt: skip
+    assert not out.requires_grad
