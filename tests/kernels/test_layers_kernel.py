@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from elektron.kernels.counters import fold, row_keys
-from elektron.kernels.layers import LayerWeights, Setting, run_layers
+from elektron.kernels.layer import LayerWeights, Setting
+from elektron.kernels.layers import run_layers
 from elektron.model.encoder import NORM_EPSILON, EncoderConfig, Layer
 
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -18,7 +19,8 @@ def make_layers(config: EncoderConfig, seed: int) -> list[Layer]:
     layers = [Layer(config).double() for _ in range(config.layers)]
     for layer in layers:
         for name, parameter in layer.named_parameters():
-            torch.nn.init.normal_(parameter, 1.0 if name.endswith("norm.weight") else 0.0, 0.2)
+            deviation = 0.2 if parameter.ndim == 1 else config.width**-0.5
+            torch.nn.init.normal_(parameter, 1.0 if name.endswith("norm.weight") else 0.0, deviation)
     return layers
 
 
@@ -48,7 +50,15 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("shape", "rate", "masked", "recompute"),
-    [((2, 16, 64), 0.0, False, False), ((3, 11, 32), 0.2, True, False), ((2, 16, 96), 0.1, False, True)],
+    [
+        ((2, 16, 96), 0.0, False, False),
+        ((3, 11, 96), 0.2, True, False),
+        ((2, 16, 96), 0.1, False, True),
+        ((2, 40, 128), 0.1, False, False),
+        ((2, 40, 32), 0.0, False, False),  # narrow
+        ((3, 27, 32), 0.2, True, False),
+        ((2, 16, 32), 0.1, False, True),
+    ],
 )
 def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, device):
     config = EncoderConfig(

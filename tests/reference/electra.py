@@ -5,6 +5,7 @@ import math
 from reference.hashing import fold, uniform
 
 POSITIONS, KEEP, SAMPLE = 0, 1, 2
+BLOCK = 128
 
 
 def distinct_positions(candidates: list[int], count: int, key: int) -> list[int]:
@@ -26,14 +27,21 @@ def masked_row(original: list[int], positions: list[int], keep_rate: float, mask
 
 
 def sampled_token(logits: list[float], temperature: float, forbidden: int | None, key: int) -> int:
-    """The best of the logits after Gumbel noise."""
-    best, best_value = -1, -math.inf
-    for token, logit in enumerate(logits):
-        if token != forbidden:
-            value = logit / temperature - math.log(-math.log(uniform(fold(key, token))))
-            if value > best_value:
-                best, best_value = token, value
-    return best
+    """The best block of words after Gumbel noise, by the sum of its exponentials; the best word of it, likewise."""
+    scores = [-math.inf if token == forbidden else logit / temperature for token, logit in enumerate(logits)]
+    blocks = [scores[start : start + BLOCK] for start in range(0, len(scores), BLOCK)]
+    block = noisiest([log_sum_exp(block) for block in blocks], fold(key, 0))
+    return block * BLOCK + noisiest(blocks[block], fold(key, 1))
+
+
+def noisiest(scores: list[float], key: int) -> int:
+    noisy = [score - math.log(-math.log(uniform(fold(key, i)))) for i, score in enumerate(scores)]
+    return noisy.index(max(noisy))
+
+
+def log_sum_exp(values: list[float]) -> float:
+    top = max(values)
+    return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in values))
 
 
 def corrupted_row(original: list[int], positions: list[int], samples: list[int]) -> list[int]:
@@ -45,8 +53,7 @@ def corrupted_row(original: list[int], positions: list[int], samples: list[int])
 
 
 def cross_entropy(logits: list[float], target: int) -> float:
-    top = max(logits)
-    return top + math.log(sum(math.exp(x - top) for x in logits)) - logits[target]
+    return log_sum_exp(logits) - logits[target]
 
 
 def binary_cross_entropy(logit: float, label: bool) -> float:

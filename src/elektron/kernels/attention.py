@@ -28,6 +28,7 @@ from torch import Tensor
 
 from elektron.kernels.counters import folded, half, kept, mixed, threshold
 from elektron.kernels.gpu import runs_on, tl, triton
+from elektron.kernels.products import partial_sums, row_tiles
 
 _SHORT = 128
 """The longest row that is one pair of blocks."""
@@ -75,7 +76,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, lse, mask, keys = ctx.saved_tensors
-        dqkv = attention_backward(grads[0].contiguous(), qkv, out, lse, ctx.heads, mask, ctx.rate, keys)
+        sums = torch.empty(sum_parts(*qkv.shape[:2]), qkv.shape[2], device=qkv.device)
+        dqkv = attention_backward(grads[0].contiguous(), qkv, out, lse, ctx.heads, mask, ctx.rate, keys, sums)
         return dqkv, None, None, None, None
 
 
@@ -102,13 +104,15 @@ def attention_backward(
     mask: Tensor | None,
     rate: float,
     keys: Tensor | None,
+    sums: Tensor,
 ) -> Tensor:
-    """The gradient of `qkv`, from that of `attention`'s result and what `attention_forward` gave."""
+    """The gradient of `qkv`, from that of `attention`'s result and what `attention_forward` gave. `sums` [P, 3 H d],
+    in float32, gets its sums over tokens in parts: the gradient of the bias that went into `qkv`."""
     rows, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
     dqkv, task = torch.empty_like(qkv), _task(qkv, heads, mask, rate, keys)
     if length <= _SHORT:
         tiles = _backward_tiles(length, width, rows * heads)
-        _backward_kernel[(rows * heads,)](qkv, out, lse, dout, dqkv, **task, **tiles)
+        _backward_kernel[(rows * heads,)](qkv, out, lse, dout, dqkv, sums, **task, **tiles)
         return dqkv
     delta = torch.empty_like(lse)
     tiles = _query_tiles(length)
@@ -116,7 +120,13 @@ def attention_backward(
     _backward_queries_kernel[grid](qkv, out, lse, dout, delta, dqkv, **task, **tiles)
     tiles = _key_tiles(length, width)
     _backward_keys_kernel[(rows * heads * tiles["PAIRS"],)](qkv, lse, dout, delta, dqkv, **task, **tiles)
+    partial_sums(dqkv.flatten(0, 1), sums)
     return dqkv
+
+
+def sum_parts(rows: int, length: int) -> int:
+    """P of the backward pass."""
+    return rows if length <= _SHORT else row_tiles(rows * length)
 
 
 def _task(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tensor | None) -> dict[str, Any]:
@@ -288,7 +298,7 @@ def _slopes(p, dout, v, delta):
 
 @triton.jit
 def _backward_kernel(
-    qkv, out, lse, dout, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
+    qkv, out, lse, dout, dqkv, sums, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
     LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
@@ -311,19 +321,23 @@ def _backward_kernel(
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) * (1 / GROWN)
     p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
     # each result is stored before the next begins: registers are what this kernel is short of
+    sums += b.to(tl.int64) * stride + h * D + tl.arange(0, D)
     dv1 = tl.dot(tl.trans(tl.maximum(p1, 0.0).to(do.dtype)), do, input_precision="ieee")
     _store(dqkv + 2 * H * D, columns, middle, stride, dv1 * GROWN, D, EVEN)
     dv2 = tl.dot(tl.trans(tl.maximum(p2, 0.0).to(do.dtype)), do, input_precision="ieee")
     _store(dqkv + 2 * H * D, columns + middle, T, stride, dv2 * GROWN, D, EVEN)
+    tl.store(sums + 2 * H * D, (tl.sum(dv1, 0) + tl.sum(dv2, 0)) * GROWN)
     ds1 = _slopes(p1, do, v1, delta)
     dk1 = tl.dot(tl.trans(ds1), q, input_precision="ieee")
     _store(dqkv + H * D, columns, middle, stride, dk1 * (SCALE * GROWN), D, EVEN)
     ds2 = _slopes(p2, do, v2, delta)
     dk2 = tl.dot(tl.trans(ds2), q, input_precision="ieee")
     _store(dqkv + H * D, columns + middle, T, stride, dk2 * (SCALE * GROWN), D, EVEN)
+    tl.store(sums + H * D, (tl.sum(dk1, 0) + tl.sum(dk2, 0)) * (SCALE * GROWN))
     dq = tl.dot(ds1, k1, input_precision="ieee")
     dq = tl.dot(ds2, k2, dq, input_precision="ieee")
     _store(dqkv, rows, T, stride, dq * (SCALE * GROWN), D, EVEN)
+    tl.store(sums, tl.sum(dq, 0) * (SCALE * GROWN))
 
 
 @triton.jit

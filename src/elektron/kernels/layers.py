@@ -13,46 +13,17 @@ from the kernels that pass by anyway, and are added up for all layers at the end
 Shapes in comments: B rows, T tokens of a row, M = B * T, D width, F feed-forward width, L layers, P programs.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from elektron.kernels import attention as attend
-from elektron.kernels import products
+from elektron.kernels import narrow, products
 from elektron.kernels.gpu import gradient, runs_on
+from elektron.kernels.layer import LayerWeights, Setting, unbound
 from elektron.kernels.norm import Normed, add_norm, add_norm_backward, norm_programs
-from elektron.kernels.products import add_product, bend, partial_sums, unbend
-
-
-class LayerWeights(NamedTuple):
-    """The parameters of a layer: a weight is [out, in], gains and shifts are the norms'."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    out: Tensor
-    out_bias: Tensor
-    attention_gain: Tensor
-    attention_shift: Tensor
-    up: Tensor
-    up_bias: Tensor
-    down: Tensor
-    down_bias: Tensor
-    feedforward_gain: Tensor
-    feedforward_shift: Tensor
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all layers have in common."""
-
-    heads: int
-    epsilon: float
-    rate: float
-    attention_rate: float
-    recompute: bool
-    """Keep only the layers' inputs for the backward pass."""
+from elektron.kernels.products import add_product, bend, unbend
 
 
 class _Kept(NamedTuple):
@@ -87,7 +58,9 @@ def run_layers(
 ) -> Tensor:
     """[B, T, D] -> [B, T, D]; `mask` [B, T] is true where a token may be seen; `noise` has [3, B] keys for each layer:
     of the attention's probabilities, its output and the feed-forward part's."""
-    return _Layers.apply(x, layers, mask, noise, setting, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
+    is_narrow = not setting.recompute and narrow.fits(x.shape[-1], len(layers[0].up), setting.heads)
+    function = narrow.NarrowLayers if is_narrow else _Layers
+    return function.apply(x, layers, mask, noise, setting, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
 
 
 class _Layers(torch.autograd.Function):
@@ -105,7 +78,7 @@ class _Layers(torch.autograd.Function):
         ctx.kept, ctx.shape = [], x.shape
         current = x.flatten(0, 1)
         for weights, keys in zip(layers, noise, strict=True):
-            kept = _forward(current, weights, mask, _unbound(keys), setting, x.shape)
+            kept = _forward(current, weights, mask, unbound(keys), setting, x.shape)
             if is_learning:
                 ctx.kept.append(current if setting.recompute else kept)
             current = kept.fed.out
@@ -117,17 +90,13 @@ class _Layers(torch.autograd.Function):
         sums = _empty_sums(layers, ctx.shape, grad.device)
         current = grad.reshape(-1, ctx.shape[-1])
         for number in reversed(range(len(layers))):
-            weights, keys, kept = layers[number], _unbound(noise[number]), ctx.kept.pop()
+            weights, keys, kept = layers[number], unbound(noise[number]), ctx.kept.pop()
             if setting.recompute:
                 kept = _forward(kept, weights, mask, keys, setting, ctx.shape)
             of_layer = _VectorSums(*(tensor[number] for tensor in sums))
             current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer)
         _add_vectors(layers, sums)
         return current.view(ctx.shape), None, None, None, None, None
-
-
-def _unbound(keys: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (None, None, None) if keys is None else keys.unbind()
 
 
 def _forward(
@@ -176,7 +145,7 @@ def _backward(
     add_product(gradient(w.down), branch, kept.up.value)
     bent = unbend(branch, w.down, kept.up.slope, sums.up)
     add_product(gradient(w.up), bent, kept.attended.out)
-    grad = torch.addmm(grad, bent, w.up)
+    grad.addmm_(bent, w.up)
     # attention
     grad, branch = add_norm_backward(
         grad, kept.attended, w.attention_gain, length, setting.rate, of_attention, sums.attention
@@ -184,11 +153,10 @@ def _backward(
     add_product(gradient(w.out), branch, kept.mixed)
     qkv = attend.attention_backward(
         *((branch @ w.out).view(shape), kept.qkv.view(rows, length, -1), kept.mixed.view(shape), kept.sums),
-        *(setting.heads, mask, setting.attention_rate, of_probabilities),
+        *(setting.heads, mask, setting.attention_rate, of_probabilities, sums.qkv),
     ).view(len(grad), -1)
     add_product(gradient(w.qkv), qkv, kept.x)
-    partial_sums(qkv, sums.qkv)
-    return torch.addmm(grad, qkv, w.qkv)
+    return grad.addmm_(qkv, w.qkv)
 
 
 def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.device) -> _VectorSums:
@@ -199,9 +167,9 @@ def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.dev
 
     programs = norm_programs(rows * length, width)
     return _VectorSums(
-        empty(products.row_tiles(rows * length), 3 * width),
+        empty(attend.sum_parts(rows, length), 3 * width),
         empty(programs, 3, width),
-        empty(products.row_tiles(rows * length), feedforward_width),
+        empty(products.unbend_parts(rows * length, width, feedforward_width), feedforward_width),
         empty(programs, 3, width),
     )
 

@@ -52,7 +52,7 @@ def add_norm(
     block, at_once, warps = _tiling(width)
     _add_norm_kernel[(triton.cdiv(tokens, at_once),)](
         *(x, y, bias, gain, shift, *found, x if keys is None else keys, tokens, length, epsilon),
-        **_dropping(rate, keys, width),
+        **token_dropout(rate, keys),
         WIDTH=width,
         BLOCK=block,
         ROWS=at_once,
@@ -72,7 +72,7 @@ def add_norm_backward(
     _add_norm_backward_kernel[(len(sums),)](
         *(gradient, normed.unit, normed.scale, gain, residual, branch, sums),
         *(gradient if keys is None else keys, tokens, length),
-        **_dropping(rate, keys, width),
+        **token_dropout(rate, keys),
         WIDTH=width,
         BLOCK=block,
         ROWS=at_once,
@@ -94,7 +94,8 @@ def _tiling(width: int) -> tuple[int, int, int]:
     return block, at_once, 4
 
 
-def _dropping(rate: float, keys: Tensor | None, width: int) -> dict[str, object]:
+def token_dropout(rate: float, keys: Tensor | None) -> dict[str, object]:
+    """What `keep_scales` is told."""
     return {"DROPS": keys is not None and rate > 0, "LIMIT": threshold(rate), "KEPT_SCALE": 1.0 / (1.0 - rate)}
 
 
@@ -172,9 +173,9 @@ def _add_norm_backward_kernel(
 ):
     columns = tl.arange(0, BLOCK)
     gains = tl.load(gain + columns, columns < WIDTH, 0.0)
-    of_gain = tl.zeros((BLOCK,), tl.float32)
-    of_shift = tl.zeros((BLOCK,), tl.float32)
-    of_bias = tl.zeros((BLOCK,), tl.float32)
+    of_gain = tl.zeros((ROWS, BLOCK), tl.float32)  # summed over the rows at the end, which threads share
+    of_shift = tl.zeros((ROWS, BLOCK), tl.float32)
+    of_bias = tl.zeros((ROWS, BLOCK), tl.float32)
     for turn in range(TURNS):
         tokens = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         inside = (tokens < count)[:, None] & (columns < WIDTH)[None, :]
@@ -190,10 +191,10 @@ def _add_norm_backward_kernel(
         if DROPS:
             result *= keep_scales(keys, tl.minimum(tokens, count - 1), columns, length, WIDTH, LIMIT, KEPT_SCALE)
             tl.store(branch + places, result.to(branch.dtype.element_ty), inside)
-        of_gain += tl.sum(given * normal, 0)
-        of_shift += tl.sum(given, 0)
-        of_bias += tl.sum(tl.where(inside, result, 0.0), 0)
+        of_gain += given * normal
+        of_shift += given
+        of_bias += tl.where(inside, result, 0.0)
     sums += tl.program_id(0) * 3 * WIDTH + columns
-    tl.store(sums, of_gain, columns < WIDTH)
-    tl.store(sums + WIDTH, of_shift, columns < WIDTH)
-    tl.store(sums + 2 * WIDTH, of_bias, columns < WIDTH)
+    tl.store(sums, tl.sum(of_gain, 0), columns < WIDTH)
+    tl.store(sums + WIDTH, tl.sum(of_shift, 0), columns < WIDTH)
+    tl.store(sums + 2 * WIDTH, tl.sum(of_bias, 0), columns < WIDTH)

@@ -21,6 +21,10 @@ from torch import Tensor
 from elektron.kernels.gpu import gradient, runs_on, tl, triton
 
 _BLOCK_M = 128
+_THIN = (32, 64, 128, 256)
+"""Widths at which the weights of a column tile stay on chip while the tokens pass by."""
+_THIN_M = 64
+_PROCESSORS = 132  # of an H100 or H200; fixed, because how sums are cut decides their last bits
 
 
 class Bent(NamedTuple):
@@ -93,10 +97,23 @@ def bend(x: Tensor, weight: Tensor, bias: Tensor) -> Bent:
 
 
 def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Tensor:
-    """du [M, N]. `sums` [P, N], one for each tile of rows, gets the partial sums of the bias's gradient."""
+    """du [M, N]. `sums` [P, N] gets the partial sums of the bias's gradient, P as `unbend_parts` says."""
     (tokens, wide), width = gradient.shape, weight.shape[1]
-    tiling = _tiling(width, wide)
     out = torch.empty_like(slope)
+    if wide in _THIN:
+        block = _divisor(width, 128)
+        _unbend_thin_kernel[(len(sums) * (width // block),)](
+            *(gradient, weight, slope, out, sums, tokens),
+            K=wide,
+            N=width,
+            TURNS=triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums)),
+            BLOCK_M=_THIN_M,
+            BLOCK_N=block,
+            num_warps=8,
+            num_stages=3,
+        )
+        return out
+    tiling = _tiling(width, wide)
     _unbend_kernel[_grid(tokens, width, tiling)](
         *(gradient, weight, slope, out, sums, tokens),
         K=wide,
@@ -104,6 +121,13 @@ def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Ten
         **tiling._asdict(),
     )
     return out
+
+
+def unbend_parts(tokens: int, wide: int, width: int) -> int:
+    """P of `unbend`: programs that share the tokens of a tile of columns."""
+    if wide not in _THIN:
+        return row_tiles(tokens)
+    return min(max(1, _PROCESSORS // (width // _divisor(width, 128))), triton.cdiv(tokens, _THIN_M))
 
 
 def row_tiles(tokens: int) -> int:
@@ -138,7 +162,8 @@ def fits(wide: int, width: int) -> bool:
 
 
 def _tiling(width: int, wide: int) -> _Tiling:
-    return _Tiling(_BLOCK_M, _divisor(width, 128), _divisor(wide, 64), 8, 3)
+    """Narrow column tiles where there are few products to hide GELU behind: three programs share a multiprocessor."""
+    return _Tiling(_BLOCK_M, _divisor(width, 64 if wide <= 256 else 128), _divisor(wide, 64), 8, 3)
 
 
 def _divisor(width: int, largest: int) -> int:
@@ -219,6 +244,29 @@ def _unbend_kernel(
     product *= tl.load(slope + places, inside, 0.0).to(tl.float32)
     tl.store(out + places, product.to(out.dtype.element_ty), inside)
     tl.store(sums + tl.program_id(0) // (N // BLOCK_N) * N + columns, tl.sum(product, 0))
+
+
+@triton.jit
+def _unbend_thin_kernel(
+    g, w, slope, out, sums, M, K: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The same for a thin g: a program has one tile of columns, and every so many tiles of rows."""
+    ACROSS: tl.constexpr = N // BLOCK_N
+    first, parts = tl.program_id(0) // ACROSS, tl.num_programs(0) // ACROSS
+    columns = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
+    along = tl.arange(0, K)
+    weights = tl.load(w + along[:, None] * N + columns[None, :])
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for turn in range(TURNS):
+        rows = (turn * parts + first) * BLOCK_M + tl.arange(0, BLOCK_M)
+        places = rows.to(tl.int64)[:, None] * N + columns[None, :]
+        given = tl.load(g + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * K + along[None, :])
+        bent = tl.load(slope + places, (rows < M)[:, None], 0.0).to(tl.float32)
+        bent *= tl.dot(given, weights, input_precision="ieee")
+        tl.store(out + places, bent.to(out.dtype.element_ty), (rows < M)[:, None])
+        total += bent
+    tl.store(sums + first * N + columns, tl.sum(total, 0))
 
 
 @triton.jit

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from elektron.kernels.attention import attention
 from elektron.kernels.counters import dropout, fold
 from elektron.kernels.embedding import embed
-from elektron.kernels.layers import LayerWeights, Setting, fits, run_layers
+from elektron.kernels.layer import LayerWeights, Setting
+from elektron.kernels.layers import fits, run_layers
 from elektron.kernels.products import linear
 
 NORM_EPSILON = 1e-12

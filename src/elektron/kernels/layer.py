@@ -1,0 +1,40 @@
+"""What a transformer layer is to the kernels."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of a layer: a weight is [out, in], gains and shifts are the norms'."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    out: Tensor
+    out_bias: Tensor
+    attention_gain: Tensor
+    attention_shift: Tensor
+    up: Tensor
+    up_bias: Tensor
+    down: Tensor
+    down_bias: Tensor
+    feedforward_gain: Tensor
+    feedforward_shift: Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all layers have in common."""
+
+    heads: int
+    epsilon: float
+    rate: float
+    attention_rate: float
+    recompute: bool
+    """Keep only the layers' inputs for the backward pass."""
+
+
+def unbound(keys: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The keys of a layer's three sites, or none."""
+    return (None, None, None) if keys is None else keys.unbind()

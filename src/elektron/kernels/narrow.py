@@ -1,0 +1,387 @@
+"""Layers so narrow that all that lies between two attentions fits one program: kernels/layers.py for a small generator,
+whose products are done before they are launched.
+
+Everything but attention is done for each token alone, so one launch goes from the attention of a layer to that of the
+next (M tokens, D width, F feed-forward width; norms, dropout and GELU as in kernels/norm.py and products.py):
+
+    y   = norm(x + dropout(mixed Wout^T + bout))
+    out = norm(y + dropout(GELU(y Wup^T + bup) Wdown^T + bdown))
+    qkv = out Wqkv^T + bqkv                                           of the layer above
+
+and one goes back. The gradients of a layer's four matrices and their biases are one launch too, in square tiles [D, D],
+each summed over S parts of the tokens; all layers' parts are added up at the end.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from elektron.kernels import attention as attend
+from elektron.kernels.gpu import gradient, tl, triton
+from elektron.kernels.layer import LayerWeights, Setting, unbound
+from elektron.kernels.norm import keep_scales, token_dropout
+from elektron.kernels.products import normal_distribution
+
+_WIDTHS = (16, 32, 64)
+_TOKENS = 64
+"""Of a program between two attentions."""
+_SPLITS = 22
+"""S: with the twelve tiles of a layer, two programs for each multiprocessor of an H200."""
+_SUMMED = 64
+"""Tokens at a time in the gradients of matrices."""
+
+
+class _Kept(NamedTuple):
+    """What a layer's backward pass needs."""
+
+    qkv: Tensor  # [M, 3D]
+    sums: Tensor  # of the attention's exponentials
+    mixed: Tensor  # [M, D]
+    attended: Tensor  # [M, D] y
+    attended_unit: Tensor  # [M, D]
+    attended_scale: Tensor  # [M]
+    bent: Tensor  # [M, F]
+    slope: Tensor  # [M, F]
+    fed: Tensor  # [M, D] the layer's result
+    fed_unit: Tensor  # [M, D]
+    fed_scale: Tensor  # [M]
+
+
+def fits(width: int, feedforward_width: int, heads: int) -> bool:
+    return width in _WIDTHS and feedforward_width % width == 0 and width // heads >= min(_WIDTHS)
+
+
+class NarrowLayers(torch.autograd.Function):
+    """Takes and gives what `_Layers` of kernels/layers.py does, and is checked by the same tests."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        layers: list[LayerWeights],
+        mask: Tensor | None,
+        noise: list[Tensor | None],
+        setting: Setting,
+        is_learning: bool,
+    ) -> Tensor:
+        rows, length, width = x.shape
+        ctx.parts = layers, mask, noise, setting, x.flatten(0, 1)
+        ctx.kept = []
+        current = x.flatten(0, 1)
+        qkv = torch.addmm(layers[0].qkv_bias, current, layers[0].qkv.t())
+        for number, (weights, keys) in enumerate(zip(layers, noise, strict=True)):
+            above = layers[number + 1] if number + 1 < len(layers) else None
+            of_probabilities, *of_sums = unbound(keys)
+            mixed, sums = attend.attention_forward(
+                qkv.view(rows, length, -1), setting.heads, mask, setting.attention_rate, of_probabilities
+            )
+            kept, qkv = _between(current, qkv, sums, mixed.view(-1, width), weights, above, of_sums, setting, length)
+            if is_learning:
+                ctx.kept.append(kept)
+            current = kept.fed
+        return current.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        layers, mask, noise, setting, x = ctx.parts
+        rows, length, width = grad.shape
+        tokens, wide = rows * length, len(layers[0].up)
+        matrix_sums = grad.new_empty(len(layers), _SPLITS, _tiles(width, wide) * width**2, dtype=torch.float32)
+        bias_sums = grad.new_empty(len(layers), _SPLITS, 5 * width + wide, dtype=torch.float32)
+        norm_sums = grad.new_empty(len(layers), triton.cdiv(tokens, _TOKENS), 4 * width, dtype=torch.float32)
+        ignored = grad.new_empty(attend.sum_parts(rows, length), 3 * width, dtype=torch.float32)
+        residual, qkv_grad = grad.reshape(tokens, width), None
+        for number in reversed(range(len(layers))):
+            of_probabilities, *of_sums = unbound(noise[number])
+            kept, weights = ctx.kept.pop(), layers[number]
+            above = layers[number + 1] if number + 1 < len(layers) else None
+            found = _between_backward(
+                residual, qkv_grad, kept, weights, above, of_sums, setting, length, norm_sums[number]
+            )
+            residual = found.residual
+            qkv_grad = attend.attention_backward(
+                *(found.mixed.view(grad.shape), kept.qkv.view(rows, length, -1), kept.mixed.view(grad.shape)),
+                *(kept.sums, setting.heads, mask, setting.attention_rate, of_probabilities, ignored),
+            ).view(tokens, -1)
+            below = ctx.kept[-1].fed if number else x
+            _sum_matrices(qkv_grad, below, found, kept, matrix_sums[number], bias_sums[number])
+        _add_up(layers, matrix_sums.sum(1), bias_sums.sum(1), norm_sums.sum(1))
+        assert qkv_grad is not None
+        return residual.addmm_(qkv_grad, layers[0].qkv).view(grad.shape), None, None, None, None, None
+
+
+class _Gradients(NamedTuple):
+    residual: Tensor  # [M, D] of the layer's input, but for what comes through its qkv
+    mixed: Tensor  # [M, D]
+    attended: Tensor  # [M, D] of the attention's product
+    bent: Tensor  # [M, F] of the feed-forward's first product
+    fed: Tensor  # [M, D] of its second
+
+
+def _tiles(width: int, wide: int) -> int:
+    return 4 + 2 * wide // width
+
+
+def _between(
+    x: Tensor,
+    qkv: Tensor,
+    sums: Tensor,
+    mixed: Tensor,
+    w: LayerWeights,
+    above: LayerWeights | None,
+    keys: list[Tensor | None],
+    setting: Setting,
+    length: int,
+) -> tuple[_Kept, Tensor]:
+    """What a layer keeps, and the qkv of the layer above, if there is one."""
+    (tokens, width), wide = x.shape, len(w.up)
+    attended, attended_unit, fed, fed_unit = (torch.empty_like(x) for _ in range(4))
+    attended_scale, fed_scale = x.new_empty(2, tokens, dtype=torch.float32)
+    bent, slope = x.new_empty(2, tokens, wide)
+    next_qkv = torch.empty_like(qkv)
+    top = above or w
+    _between_kernel[(triton.cdiv(tokens, _TOKENS),)](
+        *(mixed, x, *w[2:], top.qkv, top.qkv_bias),
+        *(attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale, next_qkv),
+        *(*_given(keys, x), tokens, length, setting.epsilon),
+        **token_dropout(setting.rate, keys[0]),
+        IS_LAST=above is None,
+        WIDTH=width,
+        WIDE=wide,
+        TOKENS=_TOKENS,
+        num_warps=4,
+    )
+    kept = _Kept(qkv, sums, mixed, attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale)
+    return kept, next_qkv
+
+
+def _between_backward(
+    residual: Tensor,
+    qkv: Tensor | None,
+    kept: _Kept,
+    w: LayerWeights,
+    above: LayerWeights | None,
+    keys: list[Tensor | None],
+    setting: Setting,
+    length: int,
+    sums: Tensor,
+) -> _Gradients:
+    """From the gradients of the layer above's input, and of its qkv if there is one, to those of `mixed`. `sums`
+    [P, 4D] get the partial sums of both norms' gains and shifts."""
+    tokens, width = residual.shape
+    found = _Gradients(*(torch.empty_like(t) for t in (residual, residual, residual, kept.bent, residual)))
+    _between_backward_kernel[(len(sums),)](
+        *(residual, residual if qkv is None else qkv, (above or w).qkv),
+        *(w.out, w.attention_gain, w.up, w.down, w.feedforward_gain),
+        *(kept.attended_unit, kept.attended_scale, kept.slope, kept.fed_unit, kept.fed_scale, *found, sums),
+        *(*_given(keys, residual), tokens, length),
+        **token_dropout(setting.rate, keys[0]),
+        IS_LAST=qkv is None,
+        WIDTH=width,
+        WIDE=kept.bent.shape[1],
+        TOKENS=_TOKENS,
+        num_warps=4,
+    )
+    return found
+
+
+def _given(keys: list[Tensor | None], placeholder: Tensor) -> list[Tensor]:
+    return [placeholder if key is None else key for key in keys]
+
+
+def _sum_matrices(qkv: Tensor, x: Tensor, found: _Gradients, kept: _Kept, matrices: Tensor, biases: Tensor) -> None:
+    (tokens, width), wide = x.shape, kept.bent.shape[1]
+    _matrix_kernel[(_tiles(width, wide), _SPLITS)](
+        *(qkv, x, found.attended, kept.mixed, found.bent, kept.attended, found.fed, kept.bent),
+        *(matrices, biases, tokens),
+        PART=triton.cdiv(triton.cdiv(tokens, _SUMMED), _SPLITS),
+        TOKENS=_SUMMED,
+        WIDTH=width,
+        WIDE=wide,
+        num_warps=4,
+        num_stages=3,
+    )
+
+
+def _add_up(layers: list[LayerWeights], matrices: Tensor, biases: Tensor, norms: Tensor) -> None:
+    """Put the sums of all layers where they belong."""
+    wide, width = layers[0].up.shape
+    rows = matrices.view(len(layers), -1, width)  # all but those of the last matrix, which lies in blocks of columns
+    qkv, out, up, down = rows.split([3 * width, width, wide, wide], 1)
+    down = down.unflatten(1, (-1, width)).transpose(1, 2).reshape(-1, width, wide)
+    places, found = [], []
+    for n, w in enumerate(layers):
+        places += [w.qkv, w.out, w.up, w.down]
+        found += [qkv[n], out[n], up[n], down[n]]
+        places += [w.qkv_bias, w.out_bias, w.up_bias, w.down_bias]
+        found += biases[n].split([3 * width, width, wide, width])
+        places += [w.attention_gain, w.attention_shift, w.feedforward_gain, w.feedforward_shift]
+        found += norms[n].split(width)
+    torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@triton.jit
+def _square(matrix, row, column, STRIDE: tl.constexpr, SIZE: tl.constexpr):
+    """[SIZE, SIZE] of a matrix, from `row` and `column` on."""
+    at = tl.arange(0, SIZE)
+    return tl.load(matrix + (row + at)[:, None] * STRIDE + column + at[None, :])
+
+
+@triton.jit
+def _vector(vector, first, SIZE: tl.constexpr):
+    return tl.load(vector + first + tl.arange(0, SIZE)).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _dot(a, b):
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _normed(total, epsilon, WIDTH: tl.constexpr):
+    """The unit and its scale."""
+    centred = total - tl.sum(total, 1)[:, None] / WIDTH
+    scale = tl.rsqrt(tl.sum(centred * centred, 1) / WIDTH + epsilon)
+    return centred * scale[:, None], scale
+
+
+@triton.jit
+def _between_kernel(
+    mixed, x, out, out_bias, gain1, shift1, up, up_bias, down, down_bias, gain2, shift2, qkv, qkv_bias,
+    attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale, next_qkv,
+    keys1, keys2, count, length, epsilon,
+    DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
+    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    columns = tl.arange(0, WIDTH)
+    inside = (tokens < count)[:, None]
+    safe = tl.minimum(tokens, count - 1)
+    places = tokens[:, None] * WIDTH + columns[None, :]
+    kind = x.dtype.element_ty
+    # attention's product and norm
+    added = _dot(tl.load(mixed + places, inside, 0.0), tl.trans(_square(out, 0, 0, WIDTH, WIDTH)))
+    added += _vector(out_bias, 0, WIDTH)
+    if DROPS:
+        added *= keep_scales(keys1, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
+    unit, scale = _normed(tl.load(x + places, inside, 0.0).to(tl.float32) + added, epsilon, WIDTH)
+    y = (unit * _vector(gain1, 0, WIDTH) + _vector(shift1, 0, WIDTH)).to(kind)
+    tl.store(attended_unit + places, unit.to(kind), inside)
+    tl.store(attended_scale + tokens, scale, tokens < count)
+    tl.store(attended + places, y, inside)
+    # feed-forward
+    added = tl.zeros((TOKENS, WIDTH), tl.float32) + _vector(down_bias, 0, WIDTH)
+    for first in range(0, WIDE, WIDTH):
+        u = _dot(y, tl.trans(_square(up, first, 0, WIDTH, WIDTH))) + _vector(up_bias, first, WIDTH)
+        share, density, low = normal_distribution(u)
+        value = (low * share).to(kind)
+        wide_places = tokens[:, None] * WIDE + first + columns[None, :]
+        tl.store(bent + wide_places, value, inside)
+        tl.store(slope + wide_places, (share + u * density).to(kind), inside)
+        added += _dot(value, tl.trans(_square(down, 0, first, WIDE, WIDTH)))
+    if DROPS:
+        added *= keep_scales(keys2, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
+    unit, scale = _normed(y.to(tl.float32) + added, epsilon, WIDTH)
+    y = (unit * _vector(gain2, 0, WIDTH) + _vector(shift2, 0, WIDTH)).to(kind)
+    tl.store(fed_unit + places, unit.to(kind), inside)
+    tl.store(fed_scale + tokens, scale, tokens < count)
+    tl.store(fed + places, y, inside)
+    # the layer above
+    if not IS_LAST:
+        for part in range(3):
+            product = _dot(y, tl.trans(_square(qkv, part * WIDTH, 0, WIDTH, WIDTH)))
+            product += _vector(qkv_bias, part * WIDTH, WIDTH)
+            tl.store(next_qkv + tokens[:, None] * 3 * WIDTH + part * WIDTH + columns, product.to(kind), inside)
+
+
+@triton.jit
+def _norm_backward(given, unit, scale, gain, sums, places, tokens, inside, count, WIDTH: tl.constexpr):
+    """Through a norm; `sums` get those of its gain and shift."""
+    normal = tl.load(unit + places, inside, 0.0).to(tl.float32)
+    scales = tl.load(scale + tokens, tokens < count, 0.0)
+    gained = given * _vector(gain, 0, WIDTH)
+    mean = tl.sum(gained, 1)[:, None] / WIDTH
+    along = tl.sum(gained * normal, 1)[:, None] / WIDTH
+    columns = tl.arange(0, WIDTH)
+    tl.store(sums + columns, tl.sum(given * normal, 0))
+    tl.store(sums + WIDTH + columns, tl.sum(given, 0))
+    return (gained - mean - normal * along) * scales[:, None]
+
+
+@triton.jit
+def _between_backward_kernel(
+    residual, qkv_grad, qkv, out, gain1, up, down, gain2,
+    attended_unit, attended_scale, slope, fed_unit, fed_scale,
+    residual_grad, mixed_grad, attended_grad, bent_grad, fed_grad, sums,
+    keys1, keys2, count, length,
+    DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
+    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    columns = tl.arange(0, WIDTH)
+    inside = (tokens < count)[:, None]
+    safe = tl.minimum(tokens, count - 1)
+    places = tokens[:, None] * WIDTH + columns[None, :]
+    kind = residual.dtype.element_ty
+    sums += tl.program_id(0) * 4 * WIDTH
+    # the layer above
+    given = tl.load(residual + places, inside, 0.0).to(tl.float32)
+    if not IS_LAST:
+        for part in range(3):
+            of_part = tl.load(qkv_grad + tokens[:, None] * 3 * WIDTH + part * WIDTH + columns, inside, 0.0)
+            given += _dot(of_part, _square(qkv, part * WIDTH, 0, WIDTH, WIDTH))
+    # feed-forward
+    given = _norm_backward(given, fed_unit, fed_scale, gain2, sums + 2 * WIDTH, places, tokens, inside, count, WIDTH)
+    branch = given
+    if DROPS:
+        branch = given * keep_scales(keys2, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
+    branch = branch.to(kind)
+    tl.store(fed_grad + places, branch, inside)
+    for first in range(0, WIDE, WIDTH):
+        wide_places = tokens[:, None] * WIDE + first + columns[None, :]
+        bent = _dot(branch, _square(down, 0, first, WIDE, WIDTH))
+        bent = (bent * tl.load(slope + wide_places, inside, 0.0).to(tl.float32)).to(kind)
+        tl.store(bent_grad + wide_places, bent, inside)
+        given += _dot(bent, _square(up, first, 0, WIDTH, WIDTH))
+    # attention's norm and product
+    given = _norm_backward(given, attended_unit, attended_scale, gain1, sums, places, tokens, inside, count, WIDTH)
+    tl.store(residual_grad + places, given.to(kind), inside)
+    if DROPS:
+        given *= keep_scales(keys1, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
+    branch = given.to(kind)
+    tl.store(attended_grad + places, branch, inside)
+    tl.store(mixed_grad + places, _dot(branch, _square(out, 0, 0, WIDTH, WIDTH)).to(kind), inside)
+
+
+@triton.jit
+def _matrix_kernel(
+    qkv, x, attended, mixed, bent, y, fed, value, matrices, biases, count,
+    PART: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One tile [D, D] of one of dqkv^T x, dattended^T mixed, dbent^T y and dfed^T value, over PART blocks of tokens."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    ACROSS: tl.constexpr = WIDE // WIDTH
+    if tile < 3:
+        left, left_stride, right, right_stride = qkv + tile * WIDTH, 3 * WIDTH, x, WIDTH
+    elif tile < 4:
+        left, left_stride, right, right_stride = attended, WIDTH, mixed, WIDTH
+    elif tile < 4 + ACROSS:
+        left, left_stride, right, right_stride = bent + (tile - 4) * WIDTH, WIDE, y, WIDTH
+    else:
+        left, left_stride, right, right_stride = fed, WIDTH, value + (tile - 4 - ACROSS) * WIDTH, WIDE
+    columns = tl.arange(0, WIDTH)
+    total = tl.zeros((WIDTH, WIDTH), tl.float32)
+    along = tl.zeros((TOKENS, WIDTH), tl.float32)
+    for block in range(PART):
+        tokens = (split * PART + block) * TOKENS + tl.arange(0, TOKENS)
+        inside = (tokens < count)[:, None]
+        a = tl.load(left + tokens[:, None] * left_stride + columns[None, :], inside, 0.0)
+        b = tl.load(right + tokens[:, None] * right_stride + columns[None, :], inside, 0.0)
+        total += _dot(tl.trans(a), b)
+        along += a.to(tl.float32)
+    SQUARE: tl.constexpr = WIDTH * WIDTH
+    at = columns[:, None] * WIDTH + columns[None, :]
+    tl.store(matrices + (split * (4 + 2 * ACROSS) + tile) * SQUARE + at, total)
+    if tile <= 4 + ACROSS:  # of the last four, which share a bias, the first tells it
+        tl.store(biases + split * (5 + ACROSS) * WIDTH + tile * WIDTH + columns, tl.sum(along, 0))
