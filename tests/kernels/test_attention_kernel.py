@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from elektron.kernels import attention as subject
-from elektron.kernels.attention import attention, attention_backward, attention_forward, plain_attention
+from elektron.kernels.attention import attention, attention_backward, attention_forward, plain_attention, sum_parts
 from elektron.kernels.counters import kept, row_keys
 
 CUDA = torch.cuda.is_available()
@@ -64,7 +64,8 @@ def check(shape, dtype, device, masked, rate):
     heads, tolerance = shape[2], TOLERANCE[dtype]
     qkv, grad, mask, keys = drawn(shape, dtype, device, masked)
     out, lse = attention_forward(qkv, heads, mask, rate, keys)
-    dqkv = attention_backward(grad, qkv, out, lse, heads, mask, rate, keys)
+    sums = torch.full((sum_parts(*qkv.shape[:2]), qkv.shape[2]), torch.nan, device=device)
+    dqkv = attention_backward(grad, qkv, out, lse, heads, mask, rate, keys, sums)
     assert out.dtype == dqkv.dtype == dtype
     expected_out, expected_lse, expected_dqkv = reference(qkv, grad, heads, mask, rate, keys)
     assert_near(out, expected_out, tolerance)
@@ -73,6 +74,7 @@ def check(shape, dtype, device, masked, rate):
     assert (lse.cpu()[~seen] == torch.inf).all()
     assert_near(lse.cpu()[seen], expected_lse[seen], 1e-5)
     assert_near(dqkv, expected_dqkv, 2 * tolerance)
+    assert_near(sums.sum(0), expected_dqkv.flatten(0, 1).sum(0), 4 * tolerance)
     if masked and shape[0] > 1:
         assert (out[0] == 0).all()
         assert (dqkv[0] == 0).all()

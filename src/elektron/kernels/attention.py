@@ -146,7 +146,8 @@ def _task(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tenso
 
 
 def _forward_tiles(length: int) -> dict[str, int]:
-    return _tiles(length, queries=64, warps=4, stages=2)
+    queries, warps = (128, 8) if 64 < length <= _SHORT else (64, 4)
+    return _tiles(length, queries, warps, stages=2)
 
 
 def _backward_tiles(length: int, width: int, programs: int) -> dict[str, int]:

@@ -26,7 +26,7 @@ from elektron.kernels.gpu import gradient, runs_on, tl, triton
 
 _ROWS = 32  # of the batch, whose gradients at one position are summed by one program
 _CHUNK = 1024  # tokens sorted by counting
-_RANKED = 64  # of them by one program
+_RANKED = 16  # tokens that a program finds places for
 _PIECE = 32  # sorted tokens summed by one program
 _BLOCK = 128  # partial sums added at a time
 
@@ -249,12 +249,10 @@ def _count_within_a_chunk(tokens, chunks, program, count, CHUNK: tl.constexpr, R
     lines = program * RANKED + tl.arange(0, RANKED)
     token = tl.load(tokens + lines, lines < count, 0).to(tl.int32)
     key = (token * CHUNK + lines - first)[:, None]
-    place = tl.zeros([RANKED], tl.int32) + first
-    for start in range(0, CHUNK, 64):
-        others = first + start + tl.arange(0, 64)
-        other = tl.load(tokens + others, others < count, 0).to(tl.int32) * CHUNK + others - first
-        other = tl.where(others < count, other, 2**31 - 1)
-        place += tl.sum((other[None, :] < key).to(tl.int32), 1)
+    others = first + tl.arange(0, CHUNK)
+    other = tl.load(tokens + others, others < count, 0).to(tl.int32) * CHUNK + others - first
+    other = tl.where(others < count, other, 2**31 - 1)
+    place = first + tl.sum((other[None, :] < key).to(tl.int32), 1)
     tl.store(chunks + place, token, lines < count)
     tl.store(chunks + count + place, lines, lines < count)
 

@@ -23,7 +23,7 @@ from elektron.kernels import narrow, products
 from elektron.kernels.gpu import gradient, runs_on
 from elektron.kernels.layer import LayerWeights, Setting, unbound
 from elektron.kernels.norm import Normed, add_norm, add_norm_backward, norm_programs
-from elektron.kernels.products import add_product, bend, unbend
+from elektron.kernels.products import add_product, added, bend, unbend
 
 
 class _Kept(NamedTuple):
@@ -175,9 +175,9 @@ def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.dev
 
 
 def _add_vectors(layers: list[LayerWeights], sums: _VectorSums) -> None:
-    qkv, attention, up, feedforward = (tensor.sum(1) for tensor in sums)
+    qkv, attention, up, feedforward = (added(parts.flatten(2)) for parts in sums)
     places, found = [], []
     for n, w in enumerate(layers):
         places += [w.attention_gain, w.attention_shift, w.out_bias, *w[-2:], w.down_bias, w.qkv_bias, w.up_bias]
-        found += [*attention[n], *feedforward[n], qkv[n], up[n]]
+        found += [*attention[n].chunk(3), *feedforward[n].chunk(3), qkv[n], up[n]]
     torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]

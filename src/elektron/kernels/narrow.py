@@ -21,7 +21,7 @@ from elektron.kernels import attention as attend
 from elektron.kernels.gpu import gradient, tl, triton
 from elektron.kernels.layer import LayerWeights, Setting, unbound
 from elektron.kernels.norm import keep_scales, token_dropout
-from elektron.kernels.products import normal_distribution
+from elektron.kernels.products import added, normal_distribution
 
 _WIDTHS = (16, 32, 64)
 _TOKENS = 64
@@ -106,7 +106,7 @@ class NarrowLayers(torch.autograd.Function):
             ).view(tokens, -1)
             below = ctx.kept[-1].fed if number else x
             _sum_matrices(qkv_grad, below, found, kept, matrix_sums[number], bias_sums[number])
-        _add_up(layers, matrix_sums.sum(1), bias_sums.sum(1), norm_sums.sum(1))
+        _add_up(layers, added(matrix_sums), added(bias_sums), added(norm_sums))
         assert qkv_grad is not None
         return residual.addmm_(qkv_grad, layers[0].qkv).view(grad.shape), None, None, None, None, None
 

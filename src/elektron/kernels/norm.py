@@ -23,8 +23,8 @@ from torch import Tensor
 from elektron.kernels.counters import folded, mixed, threshold
 from elektron.kernels.gpu import tl, triton
 
-_PROGRAMS = 264
-"""Of the backward pass, which go over the tokens in turn: two for each multiprocessor of an H200."""
+_PROGRAMS = 528
+"""Of the backward pass, which go over the tokens in turn: four for each multiprocessor of an H200."""
 
 
 class Normed(NamedTuple):
@@ -66,7 +66,7 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of y [M, D]. `sums` [P, 3, D] gets the partial sums of gain, shift and bias."""
     tokens, width = gradient.shape
-    block, at_once, warps = _tiling(width)
+    block, at_once, _ = _tiling(width)
     residual = torch.empty_like(gradient)
     branch = residual if keys is None or rate == 0 else torch.empty_like(gradient)
     _add_norm_backward_kernel[(len(sums),)](
@@ -77,7 +77,7 @@ def add_norm_backward(
         BLOCK=block,
         ROWS=at_once,
         TURNS=triton.cdiv(tokens, at_once * len(sums)),
-        num_warps=warps,
+        num_warps=2 if block <= 256 else 4,
     )
     return residual, branch
 

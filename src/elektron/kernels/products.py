@@ -137,9 +137,17 @@ def row_tiles(tokens: int) -> int:
 
 def column_sums(x: Tensor) -> Tensor:
     """[M, N] -> [N], float32."""
-    parts = torch.empty(row_tiles(len(x)), x.shape[1], device=x.device)
-    partial_sums(x, parts)
-    return parts.sum(0)
+    parts = torch.empty(1, row_tiles(len(x)), x.shape[1], device=x.device)
+    partial_sums(x, parts[0])
+    return added(parts)[0]
+
+
+def added(parts: Tensor) -> Tensor:
+    """[L, P, N] -> [L, N]: the sums of P parts, in float32."""
+    groups, count, width = parts.shape
+    out = torch.empty(groups, width, device=parts.device)
+    _added_kernel[(groups, triton.cdiv(width, 32))](parts, out, P=count, N=width, BLOCK=64, num_warps=4)
+    return out
 
 
 def partial_sums(x: Tensor, parts: Tensor) -> None:
@@ -258,13 +266,15 @@ def _unbend_thin_kernel(
     along = tl.arange(0, K)
     weights = tl.load(w + along[:, None] * N + columns[None, :])
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for turn in range(TURNS):
-        rows = (turn * parts + first) * BLOCK_M + tl.arange(0, BLOCK_M)
-        places = rows.to(tl.int64)[:, None] * N + columns[None, :]
-        given = tl.load(g + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * K + along[None, :])
-        bent = tl.load(slope + places, (rows < M)[:, None], 0.0).to(tl.float32)
+    tile = tl.arange(0, BLOCK_M)[:, None]
+    for turn in tl.range(TURNS, num_stages=3):
+        row = (turn * parts + first) * BLOCK_M
+        start = row.to(tl.int64)  # far from the beginning, but places within a tile are near each other
+        inside = tile < M - row
+        given = tl.load(g + start * K + (tile * K + along[None, :]), inside, 0.0)
+        bent = tl.load(slope + start * N + (tile * N + columns[None, :]), inside, 0.0).to(tl.float32)
         bent *= tl.dot(given, weights, input_precision="ieee")
-        tl.store(out + places, bent.to(out.dtype.element_ty), (rows < M)[:, None])
+        tl.store(out + start * N + (tile * N + columns[None, :]), bent.to(out.dtype.element_ty), inside)
         total += bent
     tl.store(sums + first * N + columns, tl.sum(total, 0))
 
@@ -276,3 +286,15 @@ def _sums_kernel(x, parts, M, N, ROWS: tl.constexpr):
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     values = tl.load(x + rows.to(tl.int64)[:, None] * N + columns[None, :], inside, 0.0).to(tl.float32)
     tl.store(parts + tl.program_id(0) * N + columns, tl.sum(values, 0), columns < N)
+
+
+@triton.jit
+def _added_kernel(parts, out, P: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
+    group = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * 32 + tl.arange(0, 32)
+    total = tl.zeros((BLOCK, 32), tl.float32)
+    for start in range(0, P, BLOCK):
+        part = start + tl.arange(0, BLOCK)
+        inside = (part < P)[:, None] & (columns < N)[None, :]
+        total += tl.load(parts + group * P * N + part[:, None] * N + columns[None, :], inside, 0.0)
+    tl.store(out + group * N + columns, tl.sum(total, 0), columns < N)
