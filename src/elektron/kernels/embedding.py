@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import dropout, folded, threshold
-from elektron.kernels.gpu import gradient, runs_on, tl, triton
+from elektron.kernels.gpu import at_home, gradient, runs_on, tl, triton
 
 _ROWS = 32  # of the batch, whose gradients at one position are summed by one program
 _CHUNK = 1024  # tokens sorted by counting
@@ -99,6 +99,19 @@ class _Embedded(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
         tokens, segments, *tables, keys = ctx.saved_tensors
         d_out = gradients[0].contiguous()
+        with at_home(d_out, tokens, segments, *([] if keys is None else [keys])):
+            _Embedded._learn(ctx.noise, d_out, tokens, segments, tables, keys)
+        return (None,) * 10
+
+    @staticmethod
+    def _learn(
+        noise: tuple[float, int, float],
+        d_out: Tensor,
+        tokens: Tensor,
+        segments: Tensor,
+        tables: list[Tensor],
+        keys: Tensor | None,
+    ) -> None:
         height, length = tokens.shape
         count, width, device = tokens.numel(), d_out.shape[-1], d_out.device
         parts, pieces, rankers = (triton.cdiv(*pair) for pair in ((height, _ROWS), (count, _PIECE), (count, _RANKED)))
@@ -107,7 +120,7 @@ class _Embedded(torch.autograd.Function):
         chunks, ranked = torch.empty(2, 2, count, dtype=torch.int32, device=device)  # tokens and their lines
         edges = torch.empty(pieces, 2, width, device=device)
         _gradient_kernel[(rankers + length * parts,)](
-            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, *ctx.noise, height),
+            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, *noise, height),
             T=length,
             **_tile(d_out),
             ROWS=_ROWS,
@@ -141,7 +154,6 @@ class _Embedded(torch.autograd.Function):
             C=32,
             num_warps=4,
         )
-        return (None,) * 10
 
 
 def _tile(lines: Tensor) -> dict[str, int]:

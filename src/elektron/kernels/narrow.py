@@ -26,9 +26,9 @@ from elektron.kernels.products import added, normal_distribution
 _WIDTHS = (16, 32, 64)
 _TOKENS = 64
 """Of a program between two attentions."""
-_SPLITS = 22
-"""S: with the twelve tiles of a layer, two programs for each multiprocessor of an H200."""
-_SUMMED = 64
+_SPLITS = 11
+"""S: with the twelve tiles of a layer, one program for each multiprocessor of an H200."""
+_SUMMED = 128
 """Tokens at a time in the gradients of matrices."""
 
 
@@ -200,7 +200,7 @@ def _sum_matrices(qkv: Tensor, x: Tensor, found: _Gradients, kept: _Kept, matric
         WIDTH=width,
         WIDE=wide,
         num_warps=4,
-        num_stages=3,
+        num_stages=4,
     )
 
 

@@ -204,28 +204,30 @@ def normal_distribution(u):
 
 @triton.jit
 def _tile(M, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Which rows and columns are this program's: the column tiles of a row tile run side by side, and share it."""
+    """This program's tile: its first row and its columns, where it begins in [M, N], the places in it from there on,
+    and which of its rows there are. The column tiles of a row tile run side by side, and share it."""
     across: tl.constexpr = N // BLOCK_N
     program = tl.program_id(0)
-    rows = program // across * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = program // across * BLOCK_M
     columns = program % across * BLOCK_N + tl.arange(0, BLOCK_N)
-    return rows, columns, rows.to(tl.int64)[:, None] * N + columns[None, :], (rows < M)[:, None]
+    rows = tl.arange(0, BLOCK_M)
+    return row, columns, row.to(tl.int64) * N, rows[:, None] * N + columns[None, :], (rows < M - row)[:, None]
 
 
 @triton.jit
 def _product(
-    x, w, rows, columns, M, K: tl.constexpr, W_K: tl.constexpr, W_N: tl.constexpr,
+    x, w, row, columns, inside, K: tl.constexpr, W_K: tl.constexpr, W_N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """[rows, columns] of x [M, K] times w, whose strides are W_K and W_N."""
+    """Rows of x [M, K], from `row` on, times columns of w, whose strides are W_K and W_N."""
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     along = tl.arange(0, BLOCK_K)
-    x += tl.minimum(rows, M - 1).to(tl.int64)[:, None] * K + along[None, :]
-    w += along[:, None] * W_K + columns[None, :] * W_N
-    for _ in range(0, K, BLOCK_K):
-        total = tl.dot(tl.load(x), tl.load(w), total, input_precision="ieee")
-        x += BLOCK_K
-        w += BLOCK_K * W_K
+    x += row.to(tl.int64) * K
+    places = tl.arange(0, BLOCK_M)[:, None] * K + along[None, :]
+    weights = along[:, None] * W_K + columns[None, :] * W_N
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(x + start + places, inside, 0.0)
+        total = tl.dot(a, tl.load(w + start * W_K + weights), total, input_precision="ieee")
     return total
 
 
@@ -234,12 +236,12 @@ def _bend_kernel(
     x, w, bias, value, slope, M, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
-    u = _product(x, w, rows, columns, M, K, 1, K, BLOCK_M, BLOCK_N, BLOCK_K)
+    row, columns, start, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
+    u = _product(x, w, row, columns, inside, K, 1, K, BLOCK_M, BLOCK_N, BLOCK_K)
     u += tl.load(bias + columns).to(tl.float32)[None, :]
     share, density, low = normal_distribution(u)
-    tl.store(value + places, (low * share).to(value.dtype.element_ty), inside)
-    tl.store(slope + places, (share + u * density).to(slope.dtype.element_ty), inside)
+    tl.store(value + start + places, (low * share).to(value.dtype.element_ty), inside)
+    tl.store(slope + start + places, (share + u * density).to(slope.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -247,10 +249,10 @@ def _unbend_kernel(
     g, w, slope, out, sums, M, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
-    product = _product(g, w, rows, columns, M, K, N, 1, BLOCK_M, BLOCK_N, BLOCK_K)
-    product *= tl.load(slope + places, inside, 0.0).to(tl.float32)
-    tl.store(out + places, product.to(out.dtype.element_ty), inside)
+    row, columns, start, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
+    product = _product(g, w, row, columns, inside, K, N, 1, BLOCK_M, BLOCK_N, BLOCK_K)
+    product *= tl.load(slope + start + places, inside, 0.0).to(tl.float32)
+    tl.store(out + start + places, product.to(out.dtype.element_ty), inside)
     tl.store(sums + tl.program_id(0) // (N // BLOCK_N) * N + columns, tl.sum(product, 0))
 
 

@@ -30,7 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import elements, fold, folded, gumbel
-from elektron.kernels.gpu import gradient, interpreted, runs_on, tl, triton
+from elektron.kernels.gpu import at_home, gradient, interpreted, runs_on, tl, triton
+from elektron.kernels.products import add_product
 
 BLOCK = 128
 """Words that are drawn together."""
@@ -142,9 +143,12 @@ class _Speak(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Any) -> tuple[Tensor | None, ...]:
         features, table, bias, targets, totals = ctx.saved_tensors
-        learn = _learn_narrow if _part(features) >= features.shape[1] else _learn_wide
-        wanted = ctx.needs_input_grad
-        found = learn(features, table, bias, targets, totals, slopes[0], wanted[0], wanted[1])
+        known = features, table, bias, targets, totals, slopes[0], *ctx.needs_input_grad[:2]
+        if _part(features) >= features.shape[1]:
+            found = _learn_narrow(*known)
+        else:
+            with at_home(features, targets, totals, slopes[0], is_awaited=True):
+                found = _learn_wide(*known)
         return found, None, None, None, None, None, None
 
 
@@ -158,10 +162,11 @@ def _learn_narrow(
     options = {"E": width, "PART": part, "num_warps": _WARPS, "num_stages": _stages(features, 3)}
     found = None
     if for_table:
-        _table_kernel[(triton.cdiv(size, BLOCK),)](
-            features, table, bias, targets, totals, slopes, slopes.stride(0), gradient(table), gradient(bias),
-            count, size, STEPS=triton.cdiv(count, _STEP), ROWS=_STEP, WORDS=BLOCK, **options,
-        )  # fmt: skip
+        with at_home(features, targets, totals, slopes):
+            _table_kernel[(triton.cdiv(size, BLOCK),)](
+                features, table, bias, targets, totals, slopes, slopes.stride(0), gradient(table), gradient(bias),
+                count, size, STEPS=triton.cdiv(count, _STEP), ROWS=_STEP, WORDS=BLOCK, **options,
+            )  # fmt: skip
     if for_features:
         rows, tiles = triton.cdiv(count, _ROWS), triton.cdiv(size, _STEP)
         run = _run(rows, tiles, _guests(features) * _PROCESSORS)
@@ -199,7 +204,7 @@ def _learn_wide(
         if found is not None:
             found += _product(written[:, :words], table[here])
         if for_table:
-            gradient(table)[here] += _product(written[:, :words].T, features)
+            add_product(gradient(table)[here], written[:, :words], features)
             gradient(bias)[here] += sums[:, :words].sum(0)
     return None if found is None else found.to(features.dtype)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from elektron.data.tokenizer import Specials
 from elektron.kernels.counters import elements, fold
+from elektron.kernels.gpu import beside
 from elektron.kernels.judging import Judged
 from elektron.kernels.masking import Draws, corrupt, mask, masked_count
 from elektron.kernels.vocabulary import Spoken, speak
@@ -103,17 +104,18 @@ class Electra(nn.Module):
             *(position_keys, keep_keys),
         )
         # generate and sample
-        hidden = self.generator.encoder(masked, segments, keys=generator_keys)
-        hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
-        said = speak(
-            self.generator.head(hidden).flatten(0, 1),
-            self.generator.table,
-            self.generator.head.bias,
-            targets.flatten(),
-            config.temperature,
-            not config.disallow_correct,
-            elements(sample_keys, count).flatten(),
-        )
+        with beside(masked):
+            hidden = self.generator.encoder(masked, segments, keys=generator_keys)
+            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
+            said = speak(
+                self.generator.head(hidden).flatten(0, 1),
+                self.generator.table,
+                self.generator.head.bias,
+                targets.flatten(),
+                config.temperature,
+                not config.disallow_correct,
+                elements(sample_keys, count).flatten(),
+            )
         # label: a sample that is the original token is an original token
         corrupted, replaced = corrupt(original, positions, said.sampled)
         # discriminate

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
+from elektron.kernels.gpu import rejoin
 from elektron.objectives.electra import Outcome
 from elektron.train.optimizer import Optimizer
 
@@ -42,6 +43,7 @@ def _differentiate(
         outcome = forward(original, segments, row_keys(seed, step, rows))
         (outcome.loss / accumulate).backward()
         tallies.append(outcome.tallies)
+    rejoin(batch.original.device)
     return tallies[0] if accumulate == 1 else torch.stack(tallies).sum(0)
 
 
