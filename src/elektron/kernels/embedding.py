@@ -223,10 +223,10 @@ def _gradient_kernel(
         place = (program - rankers) // PARTS
         columns = tl.arange(0, C)
         weight = tl.load(norm_weight + columns, columns < E, 0)
-        d_weight = tl.zeros([C], tl.float32)
-        d_bias = tl.zeros([C], tl.float32)
-        d_first = tl.zeros([C], tl.float32)
-        d_second = tl.zeros([C], tl.float32)
+        d_weight = tl.zeros([R, C], tl.float32)
+        d_bias = tl.zeros([R, C], tl.float32)
+        d_first = tl.zeros([R, C], tl.float32)
+        d_second = tl.zeros([R, C], tl.float32)
         for start in range(0, ROWS, R):
             rows = part * ROWS + start + tl.arange(0, R)
             inside = rows < height
@@ -243,15 +243,15 @@ def _gradient_kernel(
             d = tl.where(here, d, 0.0)
             tl.store(dx + at, d.to(dx.dtype.element_ty), here)
             second = (tl.load(segments + lines, inside, 0) == 1)[:, None]
-            d_weight += tl.sum(dy * normed, 0)
-            d_bias += tl.sum(dy, 0)
-            d_first += tl.sum(tl.where(second, 0.0, d), 0)
-            d_second += tl.sum(tl.where(second, d, 0.0), 0)
+            d_weight += dy * normed
+            d_bias += dy
+            d_first += tl.where(second, 0.0, d)
+            d_second += tl.where(second, d, 0.0)
         line = partials + (program - rankers).to(tl.int64) * E + columns
-        tl.store(line, d_weight, columns < E)
-        tl.store(line + T * PARTS * E, d_bias, columns < E)
-        tl.store(line + 2 * T * PARTS * E, d_first, columns < E)
-        tl.store(line + 3 * T * PARTS * E, d_second, columns < E)
+        tl.store(line, tl.sum(d_weight, 0), columns < E)
+        tl.store(line + T * PARTS * E, tl.sum(d_bias, 0), columns < E)
+        tl.store(line + 2 * T * PARTS * E, tl.sum(d_first, 0), columns < E)
+        tl.store(line + 3 * T * PARTS * E, tl.sum(d_second, 0), columns < E)
 
 
 @triton.jit

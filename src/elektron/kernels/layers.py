@@ -13,7 +13,7 @@ from the kernels that pass by anyway, and are added up for all layers at the end
 Shapes in comments: B rows, T tokens of a row, M = B * T, D width, F feed-forward width, L layers, P programs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,15 +87,16 @@ class _Layers(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layers, mask, noise, setting = ctx.parts
-        sums = _empty_sums(layers, ctx.shape, grad.device)
+        sums, aside = _empty_sums(layers, ctx.shape, grad.device), _Aside(grad.device)
         current = grad.reshape(-1, ctx.shape[-1])
         for number in reversed(range(len(layers))):
             weights, keys, kept = layers[number], unbound(noise[number]), ctx.kept.pop()
             if setting.recompute:
                 kept = _forward(kept, weights, mask, keys, setting, ctx.shape)
             of_layer = _VectorSums(*(tensor[number] for tensor in sums))
-            current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer)
+            current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer, aside)
         _add_vectors(layers, sums)
+        aside.join()
         return current.view(ctx.shape), None, None, None, None, None
 
 
@@ -135,6 +136,7 @@ def _backward(
     setting: Setting,
     shape: torch.Size,
     sums: _VectorSums,
+    aside: "_Aside",
 ) -> Tensor:
     rows, length, _ = shape
     of_probabilities, of_attention, of_feedforward = keys
@@ -142,21 +144,50 @@ def _backward(
     grad, branch = add_norm_backward(
         grad, kept.fed, w.feedforward_gain, length, setting.rate, of_feedforward, sums.feedforward
     )
-    add_product(gradient(w.down), branch, kept.up.value)
+    aside.add_product(gradient(w.down), branch, kept.up.value)
     bent = unbend(branch, w.down, kept.up.slope, sums.up)
-    add_product(gradient(w.up), bent, kept.attended.out)
+    aside.join()  # `branch` may be `grad`
+    aside.add_product(gradient(w.up), bent, kept.attended.out)
     grad.addmm_(bent, w.up)
     # attention
     grad, branch = add_norm_backward(
         grad, kept.attended, w.attention_gain, length, setting.rate, of_attention, sums.attention
     )
-    add_product(gradient(w.out), branch, kept.mixed)
+    aside.add_product(gradient(w.out), branch, kept.mixed)
     qkv = attend.attention_backward(
         *((branch @ w.out).view(shape), kept.qkv.view(rows, length, -1), kept.mixed.view(shape), kept.sums),
         *(setting.heads, mask, setting.attention_rate, of_probabilities, sums.qkv),
     ).view(len(grad), -1)
-    add_product(gradient(w.qkv), qkv, kept.x)
+    aside.join()
+    aside.add_product(gradient(w.qkv), qkv, kept.x)
     return grad.addmm_(qkv, w.qkv)
+
+
+class _Aside:
+    """Products that nothing in the backward pass waits for, on a stream of their own."""
+
+    _streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = None
+        if device.type == "cuda":
+            self._stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+        self._held: list[Tensor] = []
+
+    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        """total += a^T b; neither factor may change before the next `join`."""
+        if self._stream is None:
+            add_product(total, a, b)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(total.device))
+        with torch.cuda.stream(self._stream):
+            add_product(total, a, b)
+        self._held += [a, b]  # or their memory would go to whoever asks next
+
+    def join(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+            self._held.clear()
 
 
 def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.device) -> _VectorSums:

@@ -1,5 +1,6 @@
-"""Matrix products. Plain ones are the library's; those that GELU follows or precedes are here, so that the widest
-values of a layer are written once and never read back only to be bent.
+"""Matrix products. Plain ones are the library's. Those that GELU follows or precedes are here where the factors are
+thin, so that the widest values of a layer are written once and never read back only to be bent; where they are wide the
+library multiplies so much faster that a second pass costs less.
 
     a, slope = GELU(u), GELU'(u)   of   u = x W^T + bias               x [M, K], W [N, K]
     du       = (dy W) * slope                                          dy [M, K], W [K, N], slope [M, N]
@@ -24,6 +25,7 @@ _BLOCK_M = 128
 _THIN = (32, 64, 128, 256)
 """Widths at which the weights of a column tile stay on chip while the tokens pass by."""
 _THIN_M = 64
+_AT_ONCE = 4096
 _PROCESSORS = 132  # of an H100 or H200; fixed, because how sums are cut decides their last bits
 
 
@@ -32,14 +34,6 @@ class Bent(NamedTuple):
 
     value: Tensor  # [M, N]
     slope: Tensor  # [M, N]
-
-
-class _Tiling(NamedTuple):
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_K: int
-    num_warps: int
-    num_stages: int
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -90,35 +84,49 @@ def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> T
 
 def bend(x: Tensor, weight: Tensor, bias: Tensor) -> Bent:
     (tokens, wide), width = x.shape, len(weight)
+    if wide not in _THIN:
+        return _bend_after(torch.addmm(bias, x, weight.t()))
     found = Bent(*torch.empty(2, tokens, width, dtype=x.dtype, device=x.device))
-    tiling = _tiling(width, wide)
-    _bend_kernel[_grid(tokens, width, tiling)](*(x, weight, bias, *found, tokens), K=wide, N=width, **tiling._asdict())
+    block = _divisor(width, 64)  # narrow: three programs share a multiprocessor, one's products hide another's GELU
+    _bend_kernel[(triton.cdiv(tokens, _BLOCK_M) * (width // block),)](
+        *(x, weight, bias, *found, tokens),
+        K=wide,
+        N=width,
+        BLOCK_M=_BLOCK_M,
+        BLOCK_N=block,
+        BLOCK_K=_divisor(wide, 64),
+        num_warps=8,
+        num_stages=3,
+    )
     return found
+
+
+def _bend_after(u: Tensor) -> Bent:
+    """The value takes the place of u."""
+    slope = torch.empty_like(u)
+    _bend_after_kernel[(triton.cdiv(u.numel(), _AT_ONCE),)](u, slope, u.numel(), BLOCK=_AT_ONCE, num_warps=8)
+    return Bent(u, slope)
 
 
 def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Tensor:
     """du [M, N]. `sums` [P, N] gets the partial sums of the bias's gradient, P as `unbend_parts` says."""
     (tokens, wide), width = gradient.shape, weight.shape[1]
-    out = torch.empty_like(slope)
-    if wide in _THIN:
-        block = _divisor(width, 128)
-        _unbend_thin_kernel[(len(sums) * (width // block),)](
-            *(gradient, weight, slope, out, sums, tokens),
-            K=wide,
-            N=width,
-            TURNS=triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums)),
-            BLOCK_M=_THIN_M,
-            BLOCK_N=block,
-            num_warps=8,
-            num_stages=3,
+    if wide not in _THIN:
+        product = gradient @ weight
+        _unbend_after_kernel[(len(sums), triton.cdiv(width, 64))](
+            product, slope, sums, tokens, width, ROWS=_BLOCK_M, num_warps=4
         )
-        return out
-    tiling = _tiling(width, wide)
-    _unbend_kernel[_grid(tokens, width, tiling)](
+        return product
+    out, block = torch.empty_like(slope), _divisor(width, 128)
+    _unbend_kernel[(len(sums) * (width // block),)](
         *(gradient, weight, slope, out, sums, tokens),
         K=wide,
         N=width,
-        **tiling._asdict(),
+        TURNS=triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums)),
+        BLOCK_M=_THIN_M,
+        BLOCK_N=block,
+        num_warps=8,
+        num_stages=3,
     )
     return out
 
@@ -169,19 +177,10 @@ def fits(wide: int, width: int) -> bool:
     return wide % 32 == 0 and width % 32 == 0
 
 
-def _tiling(width: int, wide: int) -> _Tiling:
-    """Narrow column tiles where there are few products to hide GELU behind: three programs share a multiprocessor."""
-    return _Tiling(_BLOCK_M, _divisor(width, 64 if wide <= 256 else 128), _divisor(wide, 64), 8, 3)
-
-
 def _divisor(width: int, largest: int) -> int:
     while width % largest:
         largest //= 2
     return largest
-
-
-def _grid(tokens: int, width: int, tiling: _Tiling) -> tuple[int]:
-    return (triton.cdiv(tokens, tiling.BLOCK_M) * (width // tiling.BLOCK_N),)
 
 
 @triton.jit
@@ -203,65 +202,58 @@ def normal_distribution(u):
 
 
 @triton.jit
-def _tile(M, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """This program's tile: its first row and its columns, where it begins in [M, N], the places in it from there on,
-    and which of its rows there are. The column tiles of a row tile run side by side, and share it."""
-    across: tl.constexpr = N // BLOCK_N
-    program = tl.program_id(0)
-    row = program // across * BLOCK_M
-    columns = program % across * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = tl.arange(0, BLOCK_M)
-    return row, columns, row.to(tl.int64) * N, rows[:, None] * N + columns[None, :], (rows < M - row)[:, None]
-
-
-@triton.jit
-def _product(
-    x, w, row, columns, inside, K: tl.constexpr, W_K: tl.constexpr, W_N: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Rows of x [M, K], from `row` on, times columns of w, whose strides are W_K and W_N."""
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    along = tl.arange(0, BLOCK_K)
-    x += row.to(tl.int64) * K
-    places = tl.arange(0, BLOCK_M)[:, None] * K + along[None, :]
-    weights = along[:, None] * W_K + columns[None, :] * W_N
-    for start in range(0, K, BLOCK_K):
-        a = tl.load(x + start + places, inside, 0.0)
-        total = tl.dot(a, tl.load(w + start * W_K + weights), total, input_precision="ieee")
-    return total
-
-
-@triton.jit
 def _bend_kernel(
     x, w, bias, value, slope, M, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    row, columns, start, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
-    u = _product(x, w, row, columns, inside, K, 1, K, BLOCK_M, BLOCK_N, BLOCK_K)
+    """The column tiles of a row tile run side by side, and share its x."""
+    ACROSS: tl.constexpr = N // BLOCK_N
+    row = tl.program_id(0) // ACROSS * BLOCK_M
+    columns = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
+    tile, along = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_K)
+    inside = tile < M - row
+    start = row.to(tl.int64)  # far from the beginning, but places within a tile are near each other
+    u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first in range(0, K, BLOCK_K):
+        a = tl.load(x + start * K + first + (tile * K + along[None, :]), inside, 0.0)
+        u = tl.dot(a, tl.load(w + first + (along[:, None] + columns[None, :] * K)), u, input_precision="ieee")
     u += tl.load(bias + columns).to(tl.float32)[None, :]
+    share, density, low = normal_distribution(u)
+    places = tile * N + columns[None, :]
+    tl.store(value + start * N + places, (low * share).to(value.dtype.element_ty), inside)
+    tl.store(slope + start * N + places, (share + u * density).to(slope.dtype.element_ty), inside)
+
+
+@triton.jit
+def _bend_after_kernel(value, slope, count, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    places = tl.arange(0, BLOCK)
+    inside = places < count - start
+    u = tl.load(value + start + places, inside, 0.0).to(tl.float32)
     share, density, low = normal_distribution(u)
     tl.store(value + start + places, (low * share).to(value.dtype.element_ty), inside)
     tl.store(slope + start + places, (share + u * density).to(slope.dtype.element_ty), inside)
 
 
 @triton.jit
-def _unbend_kernel(
-    g, w, slope, out, sums, M, K: tl.constexpr, N: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    row, columns, start, places, inside = _tile(M, N, BLOCK_M, BLOCK_N)
-    product = _product(g, w, row, columns, inside, K, N, 1, BLOCK_M, BLOCK_N, BLOCK_K)
-    product *= tl.load(slope + start + places, inside, 0.0).to(tl.float32)
-    tl.store(out + start + places, product.to(out.dtype.element_ty), inside)
-    tl.store(sums + tl.program_id(0) // (N // BLOCK_N) * N + columns, tl.sum(product, 0))
+def _unbend_after_kernel(product, slope, sums, M, N, ROWS: tl.constexpr):
+    row = tl.program_id(0) * ROWS
+    start = row.to(tl.int64) * N
+    tile, columns = tl.arange(0, ROWS)[:, None], tl.program_id(1) * 64 + tl.arange(0, 64)
+    inside = (tile < M - row) & (columns < N)[None, :]
+    places = tile * N + columns[None, :]
+    bent = tl.load(product + start + places, inside, 0.0).to(tl.float32)
+    bent *= tl.load(slope + start + places, inside, 0.0).to(tl.float32)
+    tl.store(product + start + places, bent.to(product.dtype.element_ty), inside)
+    tl.store(sums + tl.program_id(0) * N + columns, tl.sum(bent, 0), columns < N)
 
 
 @triton.jit
-def _unbend_thin_kernel(
+def _unbend_kernel(
     g, w, slope, out, sums, M, K: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The same for a thin g: a program has one tile of columns, and every so many tiles of rows."""
+    """A program has one tile of columns, whose weights stay, and every so many tiles of rows."""
     ACROSS: tl.constexpr = N // BLOCK_N
     first, parts = tl.program_id(0) // ACROSS, tl.num_programs(0) // ACROSS
     columns = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -271,7 +263,7 @@ def _unbend_thin_kernel(
     tile = tl.arange(0, BLOCK_M)[:, None]
     for turn in tl.range(TURNS, num_stages=3):
         row = (turn * parts + first) * BLOCK_M
-        start = row.to(tl.int64)  # far from the beginning, but places within a tile are near each other
+        start = row.to(tl.int64)
         inside = tile < M - row
         given = tl.load(g + start * K + (tile * K + along[None, :]), inside, 0.0)
         bent = tl.load(slope + start * N + (tile * N + columns[None, :]), inside, 0.0).to(tl.float32)

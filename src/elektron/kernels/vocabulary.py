@@ -163,9 +163,10 @@ def _learn_narrow(
     found = None
     if for_table:
         with at_home(features, targets, totals, slopes):
-            _table_kernel[(triton.cdiv(size, BLOCK),)](
+            _table_kernel[(triton.cdiv(size, _STEP),)](
                 features, table, bias, targets, totals, slopes, slopes.stride(0), gradient(table), gradient(bias),
-                count, size, STEPS=triton.cdiv(count, _STEP), ROWS=_STEP, WORDS=BLOCK, **options,
+                count, size, STEPS=triton.cdiv(count, _STEP), ROWS=_STEP, WORDS=_STEP, E=width, PART=part,
+                num_warps=4, num_stages=_stages(features, 2),
             )  # fmt: skip
     if for_features:
         rows, tiles = triton.cdiv(count, _ROWS), triton.cdiv(size, _STEP)
