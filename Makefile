@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test lint types format clean
+.PHONY: quickstart test test-gpu lint types format clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain
 
 test: .venv/test lint types
 	$(BIN)/pytest
+
+# On a machine with a GPU: the kernels on it, in bfloat16 too.
+test-gpu: .venv/test
+	$(BIN)/pytest tests/kernels/test_*_kernel.py tests/train/test_step.py
 
 lint: .venv/test
 	$(BIN)/ruff check .

@@ -52,6 +52,7 @@ def reference(qkv, grad, heads, mask, rate, keys):
     out = torch.einsum("bhij,bhjd->bihd", probabilities, v).reshape(rows, length, -1)
     out.backward(grad.double().cpu())
     lse = scores.masked_fill(seen[:, None, None] == 0, -torch.inf).logsumexp(-1)
+    assert qkv.grad is not None
     return out.detach(), lse.masked_fill(dead[:, None, None], torch.inf).detach(), qkv.grad
 
 

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from elektron.kernels import layers, narrow
 from elektron.kernels.counters import row_keys
-from elektron.model.cost import encoder_activations
+from elektron.model.cost import encoder_activations, kernel_activations
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
 from elektron.model.initial import initialise
 
@@ -30,5 +31,32 @@ def test_activations_are_about_what_autograd_keeps(dropout, attention_dropout, l
     tokens = torch.randint(50, (8, length))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         encoder(tokens, torch.zeros_like(tokens), keys=row_keys(0, 0, torch.arange(8, dtype=torch.int32)))
-    expected = tokens.numel() * encoder_activations(shape, length, 4)
+    expected = tokens.numel() * encoder_activations(shape, length)
     assert sum(kept.values()) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize("width", [128, 32])
+def test_kernels_keep_what_is_said(width, monkeypatch):
+    """By the general path and by the narrow one."""
+    shape = replace(SHAPE, layers=2, width=width, heads=2, feedforward_width=2 * width, embedding_width=width)
+    encoder = Encoder(shape, Embeddings(50, shape))
+    contexts = []
+    for function in (layers._Layers, narrow.NarrowLayers):
+
+        def noted(ctx, *given, inner=function.forward):
+            contexts.append(ctx)
+            return inner(ctx, *given)
+
+        monkeypatch.setattr(function, "forward", staticmethod(noted))
+    x = torch.randn(2, 16, width, requires_grad=True)
+    setting = layers.Setting(2, 1e-12, 0.0, 0.0, recompute=False)
+    weights = [layer.weights for layer in encoder.layers]  # pyright: ignore[reportAttributeAccessIssue]
+    layers.run_layers(x, weights, None, [None, None], setting)  # pyright: ignore[reportArgumentType]
+    (context,) = contexts
+    kept = {t.data_ptr(): t.nbytes for of_layer in context.kept for t in _tensors(of_layer)}
+    expected = x.shape[:2].numel() * kernel_activations(shape) * 2  # the test is in float32
+    assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
+
+
+def _tensors(part):
+    return [part] if isinstance(part, torch.Tensor) else [tensor for inner in part for tensor in _tensors(inner)]

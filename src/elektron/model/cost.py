@@ -18,12 +18,18 @@ def encoder_flops(shape: EncoderConfig, length: int) -> float:
     return project + shape.layers * (products + attention)
 
 
-def encoder_activations(shape: EncoderConfig, length: int, element_bytes: int) -> float:
-    """Bytes a token that an encoder keeps for its backward pass, roughly: of each layer its input, queries, keys and
-    values, the attention's output, two sums and their norms, the feed-forward's inner values before and after GELU;
-    where there is dropout, its input and mask at two places; where attention probabilities are dropped, these, their
-    mask and what is left of them."""
+def encoder_activations(shape: EncoderConfig, length: int) -> float:
+    """Bytes a token that an encoder in plain PyTorch and float32 keeps for its backward pass, roughly: of each layer
+    its input, queries, keys and values, the attention's output, two sums and their norms, the feed-forward's inner
+    values before and after GELU; where there is dropout, its input and mask at two places; where attention
+    probabilities are dropped, these, their mask and what is left of them."""
     values = 9 * shape.width + 2 * shape.feedforward_width
     dropout = 4 * shape.width if shape.dropout else 0
     probabilities = 3 * shape.heads * length if shape.attention_dropout else 0
-    return shape.layers * (values + dropout + probabilities) * element_bytes
+    return 4 * shape.layers * (values + dropout + probabilities)
+
+
+def kernel_activations(shape: EncoderConfig) -> float:
+    """The same by kernels and in 16 bits: of each layer its input, queries, keys and values, the attention's output,
+    two norms before gain and shift and one after, the feed-forward's inner values and GELU's slopes."""
+    return 2 * shape.layers * (8 * shape.width + 2 * shape.feedforward_width)

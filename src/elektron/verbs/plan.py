@@ -9,7 +9,7 @@ from rich.table import Table
 
 from elektron.data.tokenizer import Specials
 from elektron.kernels.masking import masked_count
-from elektron.model.cost import encoder_activations
+from elektron.model.cost import encoder_activations, kernel_activations
 from elektron.objectives.electra import Electra
 from elektron.train.device import choose_device, describe, matrix_peak
 from elektron.train.schedule import Phase, total_steps, total_tokens
@@ -66,15 +66,16 @@ def _facts(
 
 
 def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, trained: int, is_gpu: bool) -> float:
-    """Bytes: parameters, gradients and two moments; what the layers keep; the logits, their gradient and the noise."""
+    """Bytes: parameters, gradients and two moments, on a GPU a copy too; what the layers keep; on a CPU the logits,
+    their gradient and the noise."""
     rows = phase.rows // config.train.accumulate
-    element = 2 if is_gpu else 4
     shapes = model.discriminator.encoder.config, model.generator.encoder.config
-    kept = [encoder_activations(shape, phase.length, element) for shape in shapes]
+    kept = [kernel_activations(shape) if is_gpu else encoder_activations(shape, phase.length) for shape in shapes]
     if config.train.recompute:  # the inputs of all layers, and one layer of the larger network at a time
+        element = 2 if is_gpu else 4
         kept = [shape.layers * shape.width * element for shape in shapes] + [kept[0] / shapes[0].layers]
-    logits = rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
-    return 16 * trained + rows * phase.length * sum(kept) + logits
+    logits = 0 if is_gpu else rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
+    return (18 if is_gpu else 16) * trained + rows * phase.length * sum(kept) + logits
 
 
 def _measured_time(
