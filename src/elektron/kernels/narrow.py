@@ -149,6 +149,7 @@ def _between(
         IS_LAST=above is None,
         WIDTH=width,
         WIDE=wide,
+        CHUNK=width,
         TOKENS=_TOKENS,
         num_warps=4,
     )
@@ -180,6 +181,7 @@ def _between_backward(
         IS_LAST=qkv is None,
         WIDTH=width,
         WIDE=kept.bent.shape[1],
+        CHUNK=width,
         TOKENS=_TOKENS,
         num_warps=4,
     )
@@ -222,10 +224,9 @@ def _add_up(layers: list[LayerWeights], matrices: Tensor, biases: Tensor, norms:
 
 
 @triton.jit
-def _square(matrix, row, column, STRIDE: tl.constexpr, SIZE: tl.constexpr):
-    """[SIZE, SIZE] of a matrix, from `row` and `column` on."""
-    at = tl.arange(0, SIZE)
-    return tl.load(matrix + (row + at)[:, None] * STRIDE + column + at[None, :])
+def _block(matrix, row, column, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """[ROWS, COLUMNS] of a matrix, from `row` and `column` on."""
+    return tl.load(matrix + (row + tl.arange(0, ROWS))[:, None] * STRIDE + column + tl.arange(0, COLUMNS)[None, :])
 
 
 @triton.jit
@@ -252,7 +253,7 @@ def _between_kernel(
     attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale, next_qkv,
     keys1, keys2, count, length, epsilon,
     DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
-    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr,
+    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     columns = tl.arange(0, WIDTH)
@@ -261,7 +262,7 @@ def _between_kernel(
     places = tokens[:, None] * WIDTH + columns[None, :]
     kind = x.dtype.element_ty
     # attention's product and norm
-    added = _dot(tl.load(mixed + places, inside, 0.0), tl.trans(_square(out, 0, 0, WIDTH, WIDTH)))
+    added = _dot(tl.load(mixed + places, inside, 0.0), tl.trans(_block(out, 0, 0, WIDTH, WIDTH, WIDTH)))
     added += _vector(out_bias, 0, WIDTH)
     if DROPS:
         added *= keep_scales(keys1, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
@@ -272,14 +273,14 @@ def _between_kernel(
     tl.store(attended + places, y, inside)
     # feed-forward
     added = tl.zeros((TOKENS, WIDTH), tl.float32) + _vector(down_bias, 0, WIDTH)
-    for first in range(0, WIDE, WIDTH):
-        u = _dot(y, tl.trans(_square(up, first, 0, WIDTH, WIDTH))) + _vector(up_bias, first, WIDTH)
+    for first in range(0, WIDE, CHUNK):
+        u = _dot(y, tl.trans(_block(up, first, 0, WIDTH, CHUNK, WIDTH))) + _vector(up_bias, first, CHUNK)
         share, density, low = normal_distribution(u)
         value = (low * share).to(kind)
-        wide_places = tokens[:, None] * WIDE + first + columns[None, :]
+        wide_places = tokens[:, None] * WIDE + first + tl.arange(0, CHUNK)[None, :]
         tl.store(bent + wide_places, value, inside)
         tl.store(slope + wide_places, (share + u * density).to(kind), inside)
-        added += _dot(value, tl.trans(_square(down, 0, first, WIDE, WIDTH)))
+        added += _dot(value, tl.trans(_block(down, 0, first, WIDE, WIDTH, CHUNK)))
     if DROPS:
         added *= keep_scales(keys2, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
     unit, scale = _normed(y.to(tl.float32) + added, epsilon, WIDTH)
@@ -290,7 +291,7 @@ def _between_kernel(
     # the layer above
     if not IS_LAST:
         for part in range(3):
-            product = _dot(y, tl.trans(_square(qkv, part * WIDTH, 0, WIDTH, WIDTH)))
+            product = _dot(y, tl.trans(_block(qkv, part * WIDTH, 0, WIDTH, WIDTH, WIDTH)))
             product += _vector(qkv_bias, part * WIDTH, WIDTH)
             tl.store(next_qkv + tokens[:, None] * 3 * WIDTH + part * WIDTH + columns, product.to(kind), inside)
 
@@ -316,7 +317,7 @@ def _between_backward_kernel(
     residual_grad, mixed_grad, attended_grad, bent_grad, fed_grad, sums,
     keys1, keys2, count, length,
     DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
-    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, TOKENS: tl.constexpr,
+    IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     columns = tl.arange(0, WIDTH)
@@ -330,7 +331,7 @@ def _between_backward_kernel(
     if not IS_LAST:
         for part in range(3):
             of_part = tl.load(qkv_grad + tokens[:, None] * 3 * WIDTH + part * WIDTH + columns, inside, 0.0)
-            given += _dot(of_part, _square(qkv, part * WIDTH, 0, WIDTH, WIDTH))
+            given += _dot(of_part, _block(qkv, part * WIDTH, 0, WIDTH, WIDTH, WIDTH))
     # feed-forward
     given = _norm_backward(given, fed_unit, fed_scale, gain2, sums + 2 * WIDTH, places, tokens, inside, count, WIDTH)
     branch = given
@@ -338,12 +339,12 @@ def _between_backward_kernel(
         branch = given * keep_scales(keys2, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
     branch = branch.to(kind)
     tl.store(fed_grad + places, branch, inside)
-    for first in range(0, WIDE, WIDTH):
-        wide_places = tokens[:, None] * WIDE + first + columns[None, :]
-        bent = _dot(branch, _square(down, 0, first, WIDE, WIDTH))
+    for first in range(0, WIDE, CHUNK):
+        wide_places = tokens[:, None] * WIDE + first + tl.arange(0, CHUNK)[None, :]
+        bent = _dot(branch, _block(down, 0, first, WIDE, WIDTH, CHUNK))
         bent = (bent * tl.load(slope + wide_places, inside, 0.0).to(tl.float32)).to(kind)
         tl.store(bent_grad + wide_places, bent, inside)
-        given += _dot(bent, _square(up, first, 0, WIDTH, WIDTH))
+        given += _dot(bent, _block(up, first, 0, WIDTH, CHUNK, WIDTH))
     # attention's norm and product
     given = _norm_backward(given, attended_unit, attended_scale, gain1, sums, places, tokens, inside, count, WIDTH)
     tl.store(residual_grad + places, given.to(kind), inside)
@@ -351,7 +352,7 @@ def _between_backward_kernel(
         given *= keep_scales(keys1, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
     branch = given.to(kind)
     tl.store(attended_grad + places, branch, inside)
-    tl.store(mixed_grad + places, _dot(branch, _square(out, 0, 0, WIDTH, WIDTH)).to(kind), inside)
+    tl.store(mixed_grad + places, _dot(branch, _block(out, 0, 0, WIDTH, WIDTH, WIDTH)).to(kind), inside)
 
 
 @triton.jit
