@@ -32,8 +32,10 @@ format: .venv/test
 	$(PIP) --editable .
 	touch $@
 
+# Triton for its interpreter, in which kernels are tested without a GPU. It is no dependency: a torch for GPUs brings its
+# own.
 .venv/test: .venv/core
-	$(PIP) --editable '.[test]'
+	$(PIP) --editable '.[test]' triton==3.6.0
 	touch $@
 
 clean:

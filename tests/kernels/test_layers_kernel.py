@@ -1,9 +1,12 @@
 """The layers by kernels against the plain layers in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from elektron.kernels import narrow, norm, products
 from elektron.kernels.counters import fold, row_keys
 from elektron.kernels.layer import LayerWeights, Setting
 from elektron.kernels.layers import run_layers
@@ -96,6 +99,38 @@ def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, devi
             assert parameter.grad is not None
             assert parameter.grad.dtype == torch.float32
             assert distance(parameter.grad / 2, expected.grad) < tolerance, name
+
+
+@pytest.mark.parametrize("width", [96, 128, 32])
+def test_programs_take_turns(width, device, monkeypatch):
+    """More tokens than programs take at once: every loop over tokens goes round several times."""
+    monkeypatch.setattr(norm, "_PROGRAMS", 2)
+    monkeypatch.setattr(products, "PROCESSORS", 1)
+    monkeypatch.setattr(narrow, "_SPLITS", 1)
+    monkeypatch.setattr(narrow, "_SUMMED", 16)
+    test_layers_are_the_plain_layers(
+        DTYPES[-1 if device.type == "cuda" else 0], (5, 40, width), 0.1, True, False, device
+    )
+
+
+@pytest.mark.parametrize("width", [96, 32])
+def test_layers_learn_whatever_comes_and_goes(width, device):
+    """An input without gradient, and a gradient that is one line of memory for all tokens."""
+    config = EncoderConfig(layers=1, width=width, heads=2, feedforward_width=2 * width, dropout=0, attention_dropout=0)
+    config = replace(config, heads=3) if width == 96 else config
+    grads = []
+    for shared in (True, False):
+        weights = [lowered(layer, DTYPES[-1], device) for layer in make_layers(config, 0)]
+        torch.manual_seed(1)
+        x, pull = torch.randn(2, 16, width), torch.randn(width)
+        out = run_layers(x.to(device, DTYPES[-1]), weights, None, [None], Setting(config.heads, 1e-12, 0.0, 0.0, False))
+        pull = pull.to(device, DTYPES[-1]).expand(out.shape)
+        out.backward(pull if shared else pull.contiguous())
+        grads.append([parameter.grad for parameter in weights[0]])
+    for shared, whole in zip(*grads, strict=True):
+        assert shared is not None
+        assert torch.equal(shared, whole)
+        assert shared.isfinite().all()
 
 
 def test_nothing_is_kept_when_nothing_is_learned(device):

@@ -81,6 +81,25 @@ def test_parameters_live_in_one_buffer():
     assert not optimizer.gradients.any()
 
 
+def test_a_model_of_lower_precision_reads_copies():
+    """Everything but norms, and again after each update; gradients are float32."""
+    model = Model()
+    optimizer = Optimizer(model, OptimizerConfig(), torch.bfloat16)
+    for _ in range(2):
+        weights = optimizer.weights()
+        for name, parameter in model.named_parameters():
+            assert parameter.dtype == (torch.float32 if "norm" in name else torch.bfloat16)
+            assert torch.equal(parameter, weights[name].to(parameter.dtype))
+            assert parameter.grad is not None
+            assert parameter.grad.dtype == torch.float32
+        optimizer.zero()
+        model.norm(model.dense(torch.ones(3, dtype=torch.bfloat16)).float()).sum().backward()
+        model.word(torch.tensor([1])).float().sum().backward()
+        before = optimizer.values.clone()
+        optimizer.update(0.1)
+        assert not torch.equal(before, optimizer.values)
+
+
 def test_state_goes_on_bit_for_bit():
     def run(steps: int, model: Model, optimizer: Optimizer) -> None:
         for _ in range(steps):

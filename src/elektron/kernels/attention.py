@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import folded, half, kept, mixed, threshold
-from elektron.kernels.gpu import runs_on, tl, triton
+from elektron.kernels.gpu import has_room, runs_on, tl, triton
 from elektron.kernels.products import partial_sums, row_tiles
 
 _SHORT = 128
@@ -62,7 +62,9 @@ def plain_attention(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, k
 
 def fits(x: Tensor, head_width: int) -> bool:
     """Whether the kernels take it: tensor cores want 16 bits and a power of two."""
-    return x.dtype in (torch.bfloat16, torch.float16) and head_width in _WIDTHS and x.numel() > 0
+    if x.dtype not in (torch.bfloat16, torch.float16) or head_width not in _WIDTHS or x.numel() == 0:
+        return False
+    return head_width <= 64 or x.shape[1] <= _SHORT or has_room(x, 160)
 
 
 class _Attention(torch.autograd.Function):

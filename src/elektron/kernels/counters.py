@@ -94,6 +94,11 @@ def threshold(rate: float) -> int:
     return (int(rate * 2**16) - 2**15) << 16
 
 
+def token_dropout(rate: float, keys: Tensor | None) -> dict[str, object]:
+    """What `keep_scales` is told."""
+    return {"DROPS": keys is not None and rate > 0, "LIMIT": threshold(rate), "KEPT_SCALE": 1.0 / (1.0 - rate)}
+
+
 def _mix_(x: Tensor) -> Tensor:
     """`mix` in place. The shifts are made logical by masking off the copies of the sign."""
     shifted = torch.empty_like(x)
@@ -138,7 +143,18 @@ def folded(key, counter):  # uint32, uint32 -> uint32
 
 @triton.jit
 def _fold_kernel(keys, counters, out, count, BLOCK: tl.constexpr):
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(keys + places, places < count, 0).to(tl.uint32, bitcast=True)
     counter = tl.load(counters + places, places < count, 0).to(tl.uint32, bitcast=True)
     tl.store(out + places, folded(key, counter).to(tl.int32, bitcast=True), places < count)
+
+
+@triton.jit
+def keep_scales(keys, tokens, columns, length, WIDTH: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr):
+    """[tokens, columns]: 0 where dropout takes an element of a width of WIDTH, else what it is multiplied by."""
+    HALF: tl.constexpr = (WIDTH + 1) // 2
+    key = tl.load(keys + tokens // length).to(tl.uint32, bitcast=True)
+    line = folded(key, (tokens % length).to(tl.uint32))
+    word = mixed(line[:, None] ^ mixed((columns % HALF).to(tl.uint32))[None, :])
+    word = tl.where((columns < HALF)[None, :], word << 16, word)
+    return tl.where(word.to(tl.int32, bitcast=True) >= LIMIT, KEPT_SCALE, 0.0)

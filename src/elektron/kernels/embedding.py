@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elektron.kernels.counters import dropout, folded, threshold
+from elektron.kernels.counters import dropout, keep_scales, token_dropout
 from elektron.kernels.gpu import at_home, gradient, runs_on, tl, triton
 
 _ROWS = 32  # of the batch, whose gradients at one position are summed by one program
@@ -87,11 +87,11 @@ class _Embedded(torch.autograd.Function):
         tables = word, position, segment, norm_weight, norm_bias
         out = torch.empty(*tokens.shape, word.shape[1], dtype=word.dtype, device=word.device)
         ctx.save_for_backward(tokens, segments, *tables, keys)
-        ctx.noise = epsilon, threshold(rate), 1.0 / (1.0 - rate)
+        ctx.noise = epsilon, token_dropout(rate, keys)
         count, length = tokens.numel(), tokens.shape[1]
         tile = _tile(word)
         _embed_kernel[(triton.cdiv(count, tile["R"]),)](
-            tokens, segments, *tables, keys, out, *ctx.noise, count, T=length, **tile, num_warps=4
+            tokens, segments, *tables, keys, out, epsilon, count, length, **ctx.noise[1], **tile, num_warps=4
         )
         return out
 
@@ -99,13 +99,13 @@ class _Embedded(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
         tokens, segments, *tables, keys = ctx.saved_tensors
         d_out = gradients[0].contiguous()
-        with at_home(d_out, tokens, segments, *([] if keys is None else [keys])):
+        with at_home(d_out, tokens, segments, *([] if keys is None else [keys]), is_awaited=True):
             _Embedded._learn(ctx.noise, d_out, tokens, segments, tables, keys)
         return (None,) * 10
 
     @staticmethod
     def _learn(
-        noise: tuple[float, int, float],
+        noise: tuple[float, dict[str, object]],
         d_out: Tensor,
         tokens: Tensor,
         segments: Tensor,
@@ -120,7 +120,8 @@ class _Embedded(torch.autograd.Function):
         chunks, ranked = torch.empty(2, 2, count, dtype=torch.int32, device=device)  # tokens and their lines
         edges = torch.empty(pieces, 2, width, device=device)
         _gradient_kernel[(rankers + length * parts,)](
-            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, *noise, height),
+            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, noise[0], height),
+            **noise[1],
             T=length,
             **_tile(d_out),
             ROWS=_ROWS,
@@ -164,9 +165,7 @@ def _tile(lines: Tensor) -> dict[str, int]:
 
 
 @triton.jit
-def _normed(
-    tokens, segments, word, position, segment, lines, inside, columns, epsilon, T: tl.constexpr, E: tl.constexpr
-):
+def _normed(tokens, segments, word, position, segment, lines, inside, columns, epsilon, T, E: tl.constexpr):
     """Normed sums [R, C], without weight and bias, and what they were multiplied by [R, 1]."""
     here = inside[:, None] & (columns < E)[None, :]
     token = tl.load(tokens + lines, inside, 0)[:, None]  # int64
@@ -180,19 +179,10 @@ def _normed(
 
 
 @triton.jit
-def _kept(keys, limit, lines, inside, columns, T: tl.constexpr, E: tl.constexpr):
-    """Whether dropout leaves elements [R, C] of some lines alone."""
-    key = tl.load(keys + lines // T, inside, 0).to(tl.uint32, bitcast=True)
-    key = folded(key, (lines % T).to(tl.uint32))
-    half: tl.constexpr = (E + 1) // 2
-    words = folded(key[:, None], (columns % half).to(tl.uint32)[None, :]).to(tl.int32, bitcast=True)
-    return tl.where((columns < half)[None, :], words << 16, words) >= limit
-
-
-@triton.jit
 def _embed_kernel(
     tokens, segments, word, position, segment, norm_weight, norm_bias, keys, out,
-    epsilon, limit, boost, count, T: tl.constexpr, E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
+    epsilon, count, T, DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
+    E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     lines = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, C)
@@ -200,8 +190,8 @@ def _embed_kernel(
     normed, _ = _normed(tokens, segments, word, position, segment, lines, inside, columns, epsilon, T, E)
     weight = tl.load(norm_weight + columns, columns < E, 0)
     y = normed * weight + tl.load(norm_bias + columns, columns < E, 0)
-    if keys is not None:
-        y = tl.where(_kept(keys, limit, lines, inside, columns, T, E), y * boost, 0.0)
+    if DROPS:
+        y *= keep_scales(keys, tl.minimum(lines, count - 1), columns, T, E, LIMIT, KEPT_SCALE)
     here = inside[:, None] & (columns < E)[None, :]
     tl.store(out + lines.to(tl.int64)[:, None] * E + columns, y.to(out.dtype.element_ty), here)
 
@@ -209,7 +199,8 @@ def _embed_kernel(
 @triton.jit
 def _gradient_kernel(
     tokens, segments, word, position, segment, norm_weight, norm_bias, keys, d_out, dx, partials, chunks,
-    epsilon, limit, boost, height, T: tl.constexpr, E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
+    epsilon, height, DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
+    T: tl.constexpr, E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
     ROWS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
     """Two tasks that need nothing of each other, in one launch: some programs begin to sort the tokens, the others have
@@ -234,8 +225,8 @@ def _gradient_kernel(
             lines = rows * T + place
             at = lines.to(tl.int64)[:, None] * E + columns
             dy = tl.load(d_out + at, here, 0).to(tl.float32)
-            if keys is not None:
-                dy = tl.where(_kept(keys, limit, lines, inside, columns, T, E), dy * boost, 0.0)
+            if DROPS:
+                dy *= keep_scales(keys, tl.minimum(lines, height * T - 1), columns, T, E, LIMIT, KEPT_SCALE)
             normed, scale = _normed(tokens, segments, word, position, segment, lines, inside, columns, epsilon, T, E)
             g = dy * weight
             along = tl.sum(g * normed, 1, keep_dims=True) / E

@@ -2,6 +2,9 @@
 imported on machines without Triton too: there, a kernel is a plain function that nobody calls.
 
 A kernel runs where `runs_on` says so, and where its file says that the shapes fit; elsewhere its plain twin does.
+
+Most kernels are short for the GPU, and none fills it to the end: streams let some run side by side (`beside`,
+`at_home`, `rejoin`).
 """
 
 import importlib.util
@@ -39,12 +42,32 @@ else:
 
     triton = tl = _Absent()
 
-__all__ = ["at_home", "beside", "gradient", "interpreted", "rejoin", "runs_on", "tl", "triton"]
+__all__ = ["PROCESSORS", "at_home", "beside", "gradient", "has_room", "interpreted", "rejoin", "runs_on"]
+__all__ += ["tl", "triton", "use_kernels"]
+
+
+PROCESSORS = 132
+"""Multiprocessors of an H100 or H200. Fixed, because how sums are cut into parts decides their last bits."""
+_OLDEST = (8, 0)
+"""Compute capability of the first GPUs that multiply bfloat16."""
+_switch = {"on": True}
+
+
+def use_kernels(are_wanted: bool) -> None:
+    """Whether there are to be kernels at all."""
+    _switch["on"] = are_wanted
 
 
 def runs_on(tensor: Tensor) -> bool:
     """Whether Triton kernels can take the tensor."""
-    return tensor.is_cuda and _HERE
+    return tensor.is_cuda and _HERE and _switch["on"] and torch.cuda.get_device_capability(tensor.device) >= _OLDEST
+
+
+def has_room(tensor: Tensor, kilobytes: int) -> bool:
+    """Whether a program may have so much shared memory: 227 on an H100 or H200, 163 on an A100, 99 on an RTX 4090."""
+    if not tensor.is_cuda:
+        return True
+    return torch.cuda.get_device_properties(tensor.device).shared_memory_per_block_optin >= kilobytes << 10
 
 
 def interpreted() -> bool:
@@ -55,6 +78,9 @@ def interpreted() -> bool:
 def gradient(parameter: Tensor) -> Tensor:
     """Where a parameter's gradient is added up, in float32 whatever the parameter's own type. Kernels add to it in
     place, which spares a copy and a launch for each of the hundreds of parameters."""
+    assert parameter.is_leaf, "a parameter's gradient has its place with the parameter itself"
+    if not parameter.requires_grad:
+        return torch.zeros_like(parameter, dtype=torch.float32)  # somewhere to add to, that nobody reads
     if parameter.grad is None:
         parameter.grad_dtype = torch.float32
         parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
@@ -66,16 +92,21 @@ _home: dict[torch.device, torch.cuda.Stream] = {}
 
 
 @contextmanager
-def beside(x: Tensor) -> Iterator[None]:
+def beside(*given: Tensor) -> Iterator[None]:
     """On a GPU, do what is inside on a second stream, and wait for it. Autograd goes back on the stream that an
     operation came on: what is inside and what follows have their backward passes side by side, where small kernels fill
-    the gaps that large ones leave. `rejoin` waits for both."""
-    if not x.is_cuda:
+    the gaps that large ones leave. `rejoin` waits for both. `given` is what is read inside."""
+    device = given[0].device
+    if device.type != "cuda":
         yield
         return
-    home = _home[x.device] = torch.cuda.current_stream(x.device)
-    second = _second.setdefault(x.device, torch.cuda.Stream(x.device))
+    if device not in _second:
+        _second[device] = torch.cuda.Stream(device)
+    home, second = torch.cuda.current_stream(device), _second[device]
+    _home[device] = home
     second.wait_stream(home)
+    for tensor in given:
+        tensor.record_stream(second)
     with torch.cuda.stream(second):
         yield
     home.wait_stream(second)

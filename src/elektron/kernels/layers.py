@@ -1,5 +1,5 @@
 """The layers of an encoder, forward and backward by hand: what `Layer` of model/encoder.py says in plain PyTorch, in
-seven launches for a layer and eleven back.
+seven launches for a layer and eleven back, or one more each where it is wide.
 
     qkv   = x Wqkv^T + bqkv
     mixed = attention(qkv)
@@ -47,10 +47,10 @@ class _VectorSums(NamedTuple):
     feedforward: Tensor  # [L, P, 3, D]
 
 
-def fits(x: Tensor, setting: Setting, feedforward_width: int) -> bool:
-    """Whether the kernels can run the layers."""
-    width, head = x.shape[-1], x.shape[-1] // setting.heads
-    return runs_on(x) and products.fits(width, feedforward_width) and attend.fits(x, head)
+def fits(x: Tensor, setting: Setting, up: Tensor) -> bool:
+    """Whether the kernels can run layers whose feed-forward part begins with the weight `up`."""
+    head = x.shape[-1] // setting.heads
+    return runs_on(x) and x.dtype == up.dtype and products.fits(*up.shape) and attend.fits(x, head)
 
 
 def run_layers(
@@ -58,9 +58,11 @@ def run_layers(
 ) -> Tensor:
     """[B, T, D] -> [B, T, D]; `mask` [B, T] is true where a token may be seen; `noise` has [3, B] keys for each layer:
     of the attention's probabilities, its output and the feed-forward part's."""
-    is_narrow = not setting.recompute and narrow.fits(x.shape[-1], len(layers[0].up), setting.heads)
+    is_narrow = not setting.recompute and narrow.fits(x.shape[-1], len(layers[0].up))
     function = narrow.NarrowLayers if is_narrow else _Layers
-    return function.apply(x, layers, mask, noise, setting, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
+    given = x.contiguous(), layers, mask, noise, setting, torch.is_grad_enabled()
+    parameters = [tensor for weights in layers for tensor in weights]  # autograd is to see that they learn
+    return function.apply(*given, *parameters)  # pyright: ignore[reportReturnType]
 
 
 class _Layers(torch.autograd.Function):
@@ -73,6 +75,7 @@ class _Layers(torch.autograd.Function):
         noise: list[Tensor | None],
         setting: Setting,
         is_learning: bool,
+        *_parameters: Tensor,
     ) -> Tensor:
         ctx.parts = layers, mask, noise, setting
         ctx.kept, ctx.shape = [], x.shape
@@ -85,7 +88,8 @@ class _Layers(torch.autograd.Function):
         return current.view(x.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad = grad.contiguous()
         layers, mask, noise, setting = ctx.parts
         sums, aside = _empty_sums(layers, ctx.shape, grad.device), _Aside(grad.device)
         current = grad.reshape(-1, ctx.shape[-1])
@@ -97,7 +101,7 @@ class _Layers(torch.autograd.Function):
             current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer, aside)
         _add_vectors(layers, sums)
         aside.join()
-        return current.view(ctx.shape), None, None, None, None, None
+        return current.view(ctx.shape), *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 def _forward(
@@ -166,13 +170,15 @@ def _backward(
 class _Aside:
     """Products that nothing in the backward pass waits for, on a stream of their own."""
 
-    _streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
+    _streams: ClassVar[dict[torch.cuda.Stream, torch.cuda.Stream]] = {}
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = None
+        self._stream, self._held = None, []
         if device.type == "cuda":
-            self._stream = self._streams.setdefault(device, torch.cuda.Stream(device))
-        self._held: list[Tensor] = []
+            here = torch.cuda.current_stream(device)
+            if here not in self._streams:
+                self._streams[here] = torch.cuda.Stream(device)
+            self._stream = self._streams[here]
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
         """total += a^T b; neither factor may change before the next `join`."""
@@ -200,7 +206,7 @@ def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.dev
     return _VectorSums(
         empty(attend.sum_parts(rows, length), 3 * width),
         empty(programs, 3, width),
-        empty(products.unbend_parts(rows * length, width, feedforward_width), feedforward_width),
+        empty(products.unbend_parts(layers[0].down, rows * length), feedforward_width),
         empty(programs, 3, width),
     )
 
@@ -209,6 +215,7 @@ def _add_vectors(layers: list[LayerWeights], sums: _VectorSums) -> None:
     qkv, attention, up, feedforward = (added(parts.flatten(2)) for parts in sums)
     places, found = [], []
     for n, w in enumerate(layers):
-        places += [w.attention_gain, w.attention_shift, w.out_bias, *w[-2:], w.down_bias, w.qkv_bias, w.up_bias]
+        places += [w.attention_gain, w.attention_shift, w.out_bias]
+        places += [w.feedforward_gain, w.feedforward_shift, w.down_bias, w.qkv_bias, w.up_bias]
         found += [*attention[n].chunk(3), *feedforward[n].chunk(3), qkv[n], up[n]]
     torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from elektron.kernels import attention as attend
-from elektron.kernels.gpu import gradient, tl, triton
+from elektron.kernels.counters import keep_scales, token_dropout
+from elektron.kernels.gpu import PROCESSORS, gradient, tl, triton
 from elektron.kernels.layer import LayerWeights, Setting, unbound
-from elektron.kernels.norm import keep_scales, token_dropout
-from elektron.kernels.products import added, normal_distribution
+from elektron.kernels.products import added, gelu
 
-_WIDTHS = (16, 32, 64)
+_WIDTHS = (32, 64)
 _TOKENS = 64
 """Of a program between two attentions."""
-_SPLITS = 11
-"""S: with the twelve tiles of a layer, one program for each multiprocessor of an H200."""
+_SPLITS = PROCESSORS // 12
+"""S: a layer has twelve tiles if its feed-forward part is four times as wide."""
 _SUMMED = 128
 """Tokens at a time in the gradients of matrices."""
 
@@ -48,8 +48,8 @@ class _Kept(NamedTuple):
     fed_scale: Tensor  # [M]
 
 
-def fits(width: int, feedforward_width: int, heads: int) -> bool:
-    return width in _WIDTHS and feedforward_width % width == 0 and width // heads >= min(_WIDTHS)
+def fits(width: int, feedforward_width: int) -> bool:
+    return width in _WIDTHS and feedforward_width % width == 0
 
 
 class NarrowLayers(torch.autograd.Function):
@@ -64,6 +64,7 @@ class NarrowLayers(torch.autograd.Function):
         noise: list[Tensor | None],
         setting: Setting,
         is_learning: bool,
+        *_parameters: Tensor,
     ) -> Tensor:
         rows, length, width = x.shape
         ctx.parts = layers, mask, noise, setting, x.flatten(0, 1)
@@ -83,7 +84,8 @@ class NarrowLayers(torch.autograd.Function):
         return current.view(x.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad = grad.contiguous()
         layers, mask, noise, setting, x = ctx.parts
         rows, length, width = grad.shape
         tokens, wide = rows * length, len(layers[0].up)
@@ -108,7 +110,8 @@ class NarrowLayers(torch.autograd.Function):
             _sum_matrices(qkv_grad, below, found, kept, matrix_sums[number], bias_sums[number])
         _add_up(layers, added(matrix_sums), added(bias_sums), added(norm_sums))
         assert qkv_grad is not None
-        return residual.addmm_(qkv_grad, layers[0].qkv).view(grad.shape), None, None, None, None, None
+        residual.addmm_(qkv_grad, layers[0].qkv)
+        return residual.view(grad.shape), *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 class _Gradients(NamedTuple):
@@ -142,7 +145,8 @@ def _between(
     next_qkv = torch.empty_like(qkv)
     top = above or w
     _between_kernel[(triton.cdiv(tokens, _TOKENS),)](
-        *(mixed, x, *w[2:], top.qkv, top.qkv_bias),
+        *(mixed, x, w.out, w.out_bias, w.attention_gain, w.attention_shift, w.up, w.up_bias, w.down, w.down_bias),
+        *(w.feedforward_gain, w.feedforward_shift, top.qkv, top.qkv_bias),
         *(attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale, next_qkv),
         *(*_given(keys, x), tokens, length, setting.epsilon),
         **token_dropout(setting.rate, keys[0]),
@@ -275,11 +279,11 @@ def _between_kernel(
     added = tl.zeros((TOKENS, WIDTH), tl.float32) + _vector(down_bias, 0, WIDTH)
     for first in range(0, WIDE, CHUNK):
         u = _dot(y, tl.trans(_block(up, first, 0, WIDTH, CHUNK, WIDTH))) + _vector(up_bias, first, CHUNK)
-        share, density, low = normal_distribution(u)
-        value = (low * share).to(kind)
+        value, slopes = gelu(u)
+        value = value.to(kind)
         wide_places = tokens[:, None] * WIDE + first + tl.arange(0, CHUNK)[None, :]
         tl.store(bent + wide_places, value, inside)
-        tl.store(slope + wide_places, (share + u * density).to(kind), inside)
+        tl.store(slope + wide_places, slopes.to(kind), inside)
         added += _dot(value, tl.trans(_block(down, 0, first, WIDE, WIDTH, CHUNK)))
     if DROPS:
         added *= keep_scales(keys2, safe, columns, length, WIDTH, LIMIT, KEPT_SCALE)
@@ -384,5 +388,5 @@ def _matrix_kernel(
     SQUARE: tl.constexpr = WIDTH * WIDTH
     at = columns[:, None] * WIDTH + columns[None, :]
     tl.store(matrices + (split * (4 + 2 * ACROSS) + tile) * SQUARE + at, total)
-    if tile <= 4 + ACROSS:  # of the last four, which share a bias, the first tells it
+    if tile <= 4 + ACROSS:  # of the last tiles, which share a bias, the first tells it
         tl.store(biases + split * (5 + ACROSS) * WIDTH + tile * WIDTH + columns, tl.sum(along, 0))

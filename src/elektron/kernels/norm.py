@@ -20,11 +20,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from elektron.kernels.counters import folded, mixed, threshold
-from elektron.kernels.gpu import tl, triton
+from elektron.kernels.counters import keep_scales, token_dropout
+from elektron.kernels.gpu import PROCESSORS, tl, triton
 
-_PROGRAMS = 528
-"""Of the backward pass, which go over the tokens in turn: four for each multiprocessor of an H200."""
+_PROGRAMS = 4 * PROCESSORS
+"""Of the backward pass, which go over the tokens in turn."""
 
 
 class Normed(NamedTuple):
@@ -49,14 +49,14 @@ def add_norm(
     """x and y are [M, D]; `keys` [B] are the rows' noise, None to drop nothing."""
     tokens, width = x.shape
     found = Normed(torch.empty_like(x), torch.empty_like(x), torch.empty(tokens, device=x.device))
-    block, at_once, warps = _tiling(width)
+    block, at_once = _tiling(width)
     _add_norm_kernel[(triton.cdiv(tokens, at_once),)](
         *(x, y, bias, gain, shift, *found, x if keys is None else keys, tokens, length, epsilon),
         **token_dropout(rate, keys),
         WIDTH=width,
         BLOCK=block,
         ROWS=at_once,
-        num_warps=warps,
+        num_warps=4,
     )
     return found
 
@@ -66,7 +66,7 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of y [M, D]. `sums` [P, 3, D] gets the partial sums of gain, shift and bias."""
     tokens, width = gradient.shape
-    block, at_once, _ = _tiling(width)
+    block, at_once = _tiling(width)
     residual = torch.empty_like(gradient)
     branch = residual if keys is None or rate == 0 else torch.empty_like(gradient)
     _add_norm_backward_kernel[(len(sums),)](
@@ -87,27 +87,10 @@ def norm_programs(tokens: int, width: int) -> int:
     return min(_PROGRAMS, triton.cdiv(tokens, _tiling(width)[1]))
 
 
-def _tiling(width: int) -> tuple[int, int, int]:
-    """Columns, tokens at once and warps of a program: about 16 elements for each thread."""
+def _tiling(width: int) -> tuple[int, int]:
+    """Columns, and tokens at once, of a program."""
     block = triton.next_power_of_2(width)
-    at_once = max(1, 2048 // block)
-    return block, at_once, 4
-
-
-def token_dropout(rate: float, keys: Tensor | None) -> dict[str, object]:
-    """What `keep_scales` is told."""
-    return {"DROPS": keys is not None and rate > 0, "LIMIT": threshold(rate), "KEPT_SCALE": 1.0 / (1.0 - rate)}
-
-
-@triton.jit
-def keep_scales(keys, tokens, columns, length, WIDTH: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr):
-    """[tokens, columns]: 0 where dropout takes an element of a width of WIDTH, else what it is multiplied by."""
-    HALF: tl.constexpr = (WIDTH + 1) // 2
-    key = tl.load(keys + tokens // length).to(tl.uint32, bitcast=True)
-    line = folded(key, (tokens % length).to(tl.uint32))
-    word = mixed(line[:, None] ^ mixed((columns % HALF).to(tl.uint32))[None, :])
-    word = tl.where((columns < HALF)[None, :], word << 16, word)
-    return tl.where(word.to(tl.int32, bitcast=True) >= LIMIT, KEPT_SCALE, 0.0)
+    return block, max(1, 2048 // block)
 
 
 @triton.jit

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import elements, fold, folded, gumbel
-from elektron.kernels.gpu import at_home, gradient, interpreted, runs_on, tl, triton
+from elektron.kernels.gpu import PROCESSORS, at_home, gradient, has_room, interpreted, runs_on, tl, triton
 from elektron.kernels.products import add_product
 
 BLOCK = 128
@@ -48,7 +48,6 @@ _CHOSEN = 1
 """Rows of a program that draws."""
 _SLOPES = 1 << 27
 """Slopes of the logits that are written out at a time, where the features are wide."""
-_PROCESSORS = 132  # of an H100 or H200; fixed, because how the sums are cut decides their last bits
 _WARPS = 8
 
 
@@ -117,7 +116,7 @@ class _Speak(torch.autograd.Function):
         (count, width), size = features.shape, table.shape[0]
         rows, blocks, part = triton.cdiv(count, _ROWS), triton.cdiv(size, BLOCK), _part(features)
         tempered = temperature != 1.0
-        run = _run(rows, blocks, _guests(features) * _PROCESSORS)
+        run = _run(rows, blocks, _guests(features) * PROCESSORS)
         tops, sums, *rest = features.new_empty(2 + tempered, count, blocks, dtype=torch.float32)
         warm = rest[0] if tempered else sums
         losses, totals = features.new_empty(2, count, dtype=torch.float32)
@@ -149,6 +148,8 @@ class _Speak(torch.autograd.Function):
         else:
             with at_home(features, targets, totals, slopes[0], is_awaited=True):
                 found = _learn_wide(*known)
+            if found is not None and found.is_cuda:
+                found.record_stream(torch.cuda.current_stream(found.device))
         return found, None, None, None, None, None, None
 
 
@@ -170,7 +171,7 @@ def _learn_narrow(
             )  # fmt: skip
     if for_features:
         rows, tiles = triton.cdiv(count, _ROWS), triton.cdiv(size, _STEP)
-        run = _run(rows, tiles, _guests(features) * _PROCESSORS)
+        run = _run(rows, tiles, _guests(features) * PROCESSORS)
         parts = features.new_empty(triton.cdiv(tiles, run), count, width, dtype=torch.float32)
         found = torch.empty_like(features)
         _means_kernel[(rows, len(parts))](
@@ -220,7 +221,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 def _part(features: Tensor) -> int:
     """Columns of features and table that a program takes at a time: all, unless they are wide."""
     whole = max(16, triton.next_power_of_2(features.shape[1]))
-    return whole if whole * features.element_size() <= _NARROW else _SLICE
+    limit = _NARROW if has_room(features, 200) else _NARROW // 2
+    return whole if whole * features.element_size() <= limit else _SLICE
 
 
 def _stages(features: Tensor, stages: int) -> int:

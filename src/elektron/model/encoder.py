@@ -140,8 +140,8 @@ class Encoder(nn.Module):
     def _layers(self, x: Tensor, mask: Tensor | None, noise: list[Tensor | None]) -> Tensor:
         config = self.config
         setting = Setting(config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute)
-        if fits(x, setting, config.feedforward_width):
-            weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
+        weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
+        if fits(x, setting, weights[0].up):
             return run_layers(x, weights, mask, noise, setting)
         for layer, layer_noise in zip(self.layers, noise, strict=True):
             if self.recompute and torch.is_grad_enabled():

@@ -95,7 +95,7 @@ class Electra(nn.Module):
         """One pass over rows [B, T]; `keys` [B] are the rows' noise. Dropout is applied in training mode only."""
         config, specials = self.config, self.specials
         sites = torch.arange(_SITES, dtype=torch.int32, device=keys.device)[:, None]
-        position_keys, keep_keys, sample_keys, *dropout_keys = fold(keys, sites)
+        position_keys, keep_keys, sample_keys, *dropout_keys = site_keys = fold(keys, sites)
         generator_keys, discriminator_keys = dropout_keys if self.training else (None, None)
         # mask
         count = masked_count(original.shape[1], config.mask_rate)
@@ -104,7 +104,7 @@ class Electra(nn.Module):
             *(position_keys, keep_keys),
         )
         # generate and sample
-        with beside(masked):
+        with beside(masked, segments, positions, targets, site_keys):
             hidden = self.generator.encoder(masked, segments, keys=generator_keys)
             hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
             said = speak(

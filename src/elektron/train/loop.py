@@ -15,6 +15,7 @@ import elektron
 from elektron.data.batches import Batch, Rows, prefetched
 from elektron.data.shards import Data
 from elektron.kernels.counters import fold, seed_key
+from elektron.kernels.gpu import use_kernels
 from elektron.objectives.electra import TALLIES, Electra
 from elektron.train.checkpoint import Checkpoint, load_newest, restore, save
 from elektron.train.device import describe, keep_freed_memory, matrix_peak, precision
@@ -39,6 +40,8 @@ class TrainConfig:
     """Parts a batch is cut into, to fit memory: gradients are summed over them before each update."""
     recompute: bool = False
     """Gradient checkpointing: compute the layers again in the backward pass instead of keeping their values."""
+    kernels: bool = True
+    """On a GPU, train by Elektron's own kernels; without them by plain PyTorch, slower and in more memory."""
 
     def __post_init__(self) -> None:
         for steps, length, rows in self.phases:
@@ -87,6 +90,7 @@ def train(
     device = next(model.parameters()).device
     if device.type == "cpu":
         keep_freed_memory()
+    use_kernels(config.kernels)
     phases = tuple(Phase(*phase) for phase in config.phases)
     total = total_steps(phases)
     make_batch = _batch_maker(data, phases, seed, device)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elektron.data.tokenizer import Specials
+from elektron.kernels.gpu import use_kernels
 from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra
 from elektron.train.device import choose_device, copy_peak, describe, keep_freed_memory, matrix_peak
@@ -97,6 +98,7 @@ def _speed(config: Config, phase: Phase, vocab_size: int, device: torch.device) 
         model = _model(config, vocab_size)
         initialise(model, config.seed, config.start)
         train = config.train
+        use_kernels(train.kernels)
         return updates(model, config.optimizer, config.seed, train.accumulate, train.recompute, device)
 
     with tempfile.TemporaryDirectory() as folder:

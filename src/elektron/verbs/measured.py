@@ -68,6 +68,7 @@ def settings_of(config: RunConfig, phase: Phase, vocab_size: int) -> dict[str, A
         "rows": phase.rows,
         "accumulate": config.train.accumulate,
         "recompute": config.train.recompute,
+        "kernels": config.train.kernels,
         "vocab_size": vocab_size,
         "model": to_dict(config.model),
         "objective": to_dict(config.objective),
