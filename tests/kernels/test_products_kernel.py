@@ -65,6 +65,7 @@ def test_gelu_is_gelu_everywhere(device):
     exact = u.double().cpu().requires_grad_()
     expected = F.gelu(exact)
     expected.sum().backward()
+    assert exact.grad is not None
     error = (found.value[0].double().cpu() - expected.detach()).abs()
     assert (error <= 1e-4 + 1e-6 * exact.detach().abs()).all()
     assert (found.slope[0].double().cpu() - exact.grad).abs().max() < 1e-4

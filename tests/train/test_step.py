@@ -1,20 +1,27 @@
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 import torch
 
 from elektron.data.batches import Batch
 from elektron.data.tokenizer import Specials
+from elektron.kernels import layers
+from elektron.kernels.products import add_product
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
+from elektron.objectives import electra
 from elektron.objectives.electra import Electra, ElectraConfig
 from elektron.train.device import precision
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import Updates, update
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SHAPE = EncoderConfig(layers=2, width=64, heads=2, feedforward_width=128, embedding_width=32, positions=32)
 
 
-def make(device: str) -> tuple[Electra, Optimizer]:
-    model = Electra(SHAPE, ElectraConfig(generator_width=0.5), 100, Specials(0, 1, 2, 3, 4))
+def make(device: str, shape: EncoderConfig = SHAPE) -> tuple[Electra, Optimizer]:
+    model = Electra(shape, ElectraConfig(generator_width=0.5), 100, Specials(0, 1, 2, 3, 4))
     initialise(model, 0)
     model.to(device).train()
     return model, Optimizer(model, OptimizerConfig(), precision(torch.device(device)))
@@ -52,3 +59,36 @@ def test_replayed_updates_are_updates(device, accumulate):
     (tallies, values), (expected, expected_values) = found
     assert tallies == expected
     assert torch.equal(values, expected_values)
+
+
+@needs_gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("width", "embedding_width"), [(64, 32), (256, 32), (64, 272), (64, 100)])
+def test_streams_change_nothing(width, embedding_width, accumulate, monkeypatch):
+    """Bit for bit: with a generator that is narrow and one that is not, with features of all widths."""
+    shape = replace(SHAPE, width=width, feedforward_width=2 * width, embedding_width=embedding_width)
+    found = []
+    for streams in (True, False):
+        if not streams:
+            monkeypatch.setattr(electra, "beside", lambda *given: nullcontext())
+            monkeypatch.setattr(layers, "_Aside", InLine)
+        torch.manual_seed(0)
+        model, optimizer = make("cuda", shape)
+        updates = Updates(model, optimizer, 7, accumulate, torch.device("cuda"))
+        for step in range(4):
+            updates(make_batch(64, 32), step, 1e-3)
+        found.append(optimizer.values.clone())
+    assert torch.equal(*found)
+
+
+class InLine:
+    """`_Aside` without a stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def add_product(self, *given: torch.Tensor) -> None:
+        add_product(*given)
+
+    def join(self) -> None:
+        pass
