@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from elektron.kernels.counters import fold, row_keys
-from elektron.kernels.masking import _corrupted, _masked, corrupt, mask, plainly_corrupted, plainly_masked
+from elektron.kernels.masking import _corrupted, _masked, _Picked, corrupt, mask, plainly_corrupted, plainly_masked
 
 CLS, SEP, MASK, SIZE = 2, 3, 4, 50
 SHAPES = [(1, 1, 1), (3, 7, 1), (4, 16, 5), (2, 128, 19), (3, 130, 32), (1, 300, 77)]
@@ -71,3 +71,22 @@ def test_masking_and_corrupting(draws):
     corrupted, replaced = corrupt(original, positions, targets)
     assert torch.equal(corrupted, original)
     assert not replaced.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("rows", "length", "count", "width"), [(3, 11, 2, 32), (2, 130, 20, 70), (1, 1, 1, 16)])
+def test_states_are_picked_and_their_gradients_put_back(rows, length, count, width, dtype, device):
+    """Also where a position comes several times."""
+    hidden = torch.randn(rows, length, width, dtype=dtype)
+    positions = torch.randint(0, length, (rows, count)).sort().values
+    pull = torch.randn(rows, count, width, dtype=dtype)
+    exact = hidden.double().requires_grad_()
+    expected = exact.gather(1, positions[..., None].expand(-1, -1, width))
+    expected.backward(pull.double())
+    given = hidden.to(device).requires_grad_()
+    found = _Picked.apply(given, positions.to(device))
+    assert torch.equal(found.cpu(), expected.to(dtype))
+    found.backward(pull.to(device))
+    assert given.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(given.grad.double().cpu(), exact.grad, rtol=2e-3, atol=2e-3)

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import folded, half, kept, mixed, threshold
-from elektron.kernels.gpu import has_room, runs_on, tl, triton
+from elektron.kernels.gpu import LOG2E, has_room, runs_on, tl, triton
 from elektron.kernels.products import partial_sums, row_tiles
 
 _SHORT = 128
@@ -246,7 +246,7 @@ def _forward_kernel(
     b, h = head // H, head % H
     middle = (T + 1) // 2
     stride: tl.constexpr = 3 * H * D
-    slope: tl.constexpr = SCALE * 1.4426950408889634  # exp2 is the hardware's own
+    slope: tl.constexpr = SCALE * LOG2E  # exp2 is the hardware's own
     qkv += b.to(tl.int64) * T * stride + h * D
     q = _loaded(qkv, rows, T, stride, D, EVEN)
     top = tl.full([BLOCK_M], -1e30, tl.float32)  # finite: a row with nothing to see gets exp2(-inf), never nan
@@ -285,7 +285,7 @@ def _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T,
     LIMIT: tl.constexpr, SCALE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """P of a pair again, signed."""
-    slope: tl.constexpr = SCALE * 1.4426950408889634
+    slope: tl.constexpr = SCALE * LOG2E
     p1 = tl.exp2(tl.dot(q, tl.trans(k1), input_precision="ieee") * slope - rowlse[:, None])
     p2 = tl.exp2(tl.dot(q, tl.trans(k2), input_precision="ieee") * slope - rowlse[:, None])
     p1, p2 = _shown(p1, p2, 0.0, mask, b, columns, T, EVEN)
@@ -320,7 +320,7 @@ def _backward_kernel(
     o = _loaded(out + own, rows, T, H * D, D, EVEN)
     v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
     v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
-    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * 1.4426950408889634
+    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) * (1 / GROWN)
     p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
     # each result is stored before the next begins: registers are what this kernel is short of
@@ -364,7 +364,7 @@ def _backward_queries_kernel(
     o = _loaded(out + own, rows, T, H * D, D, EVEN)
     rowdelta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) * (1 / GROWN)
     tl.store(delta + head.to(tl.int64) * T + rows, rowdelta, rows < T)
-    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * 1.4426950408889634
+    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
     dq = tl.zeros([BLOCK_M, D], tl.float32)
     for pair in range(PAIRS):
         columns = pair * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -403,7 +403,7 @@ def _backward_keys_kernel(
         rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
         q = _loaded(qkv, rows, T, stride, D, EVEN)
         do = _loaded(dout + own, rows, T, H * D, D, EVEN)
-        rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * 1.4426950408889634
+        rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
         rowdelta = tl.load(delta + head.to(tl.int64) * T + rows, rows < T, 0.0)
         p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
         dv1 = tl.dot(tl.trans(tl.maximum(p1, 0.0).to(do.dtype)), do, dv1, input_precision="ieee")

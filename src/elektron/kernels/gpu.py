@@ -34,7 +34,9 @@ else:
     class _Absent:
         """What a kernel's definition asks of Triton."""
 
-        constexpr = Any
+        @staticmethod
+        def constexpr(value: Any) -> Any:
+            return value
 
         @staticmethod
         def jit(kernel: Any) -> Any:
@@ -42,10 +44,12 @@ else:
 
     triton = tl = _Absent()
 
-__all__ = ["PROCESSORS", "at_home", "beside", "gradient", "has_room", "interpreted", "rejoin", "runs_on"]
+__all__ = ["LOG2E", "PROCESSORS", "at_home", "beside", "gradient", "has_room", "interpreted", "rejoin", "runs_on"]
 __all__ += ["tl", "triton", "use_kernels"]
 
 
+LOG2E = tl.constexpr(1.4426950408889634)  # pyright: ignore[reportCallIssue]
+"""exp(x) is exp2(x LOG2E), and exp2 is the hardware's own."""
 PROCESSORS = 132
 """Multiprocessors of an H100 or H200. Fixed, because how sums are cut into parts decides their last bits."""
 _OLDEST = (8, 0)

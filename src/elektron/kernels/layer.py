@@ -32,7 +32,7 @@ class Setting:
     rate: float
     attention_rate: float
     recompute: bool
-    """Keep only the layers' inputs for the backward pass."""
+    """Keep only the layers' inputs for the backward pass, unless they are narrow: these keep little."""
 
 
 def unbound(keys: Tensor | None) -> tuple[Tensor | None, ...]:

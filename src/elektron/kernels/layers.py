@@ -58,8 +58,7 @@ def run_layers(
 ) -> Tensor:
     """[B, T, D] -> [B, T, D]; `mask` [B, T] is true where a token may be seen; `noise` has [3, B] keys for each layer:
     of the attention's probabilities, its output and the feed-forward part's."""
-    is_narrow = not setting.recompute and narrow.fits(x.shape[-1], len(layers[0].up))
-    function = narrow.NarrowLayers if is_narrow else _Layers
+    function = narrow.NarrowLayers if narrow.fits(x.shape[-1], len(layers[0].up)) else _Layers
     given = x.contiguous(), layers, mask, noise, setting, torch.is_grad_enabled()
     parameters = [tensor for weights in layers for tensor in weights]  # autograd is to see that they learn
     return function.apply(*given, *parameters)  # pyright: ignore[reportReturnType]

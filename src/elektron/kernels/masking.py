@@ -2,13 +2,14 @@
 
     positions = the K ordinary tokens of the row with the smallest hashes, in ascending order
     masked    = original, with [MASK] at the positions, but for a share of them that keep their token
+    picked    = what the generator made of the tokens at the positions
     corrupted = original, with the samples at the positions
     replaced  = corrupted != original
 
-Shapes in comments: B rows, T tokens of a row, K masked positions of a row.
+Shapes in comments: B rows, T tokens of a row, K masked positions of a row, D width.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from elektron.kernels.gpu import runs_on, tl, triton
 Draws = Literal["without-replacement", "with-replacement"]
 _LONGEST = 2048  # of the rows that one program takes whole
 _COMPARED = 4096  # pairs at a time
+_TOKENS, _COLUMNS = 64, 64  # of a tile of states
 
 
 class Masked(NamedTuple):
@@ -64,6 +66,42 @@ def corrupt(original: Tensor, positions: Tensor, sampled: Tensor) -> Corrupted:
     if runs_on(original) and original.shape[1] <= _LONGEST:
         return _corrupted(original, positions, sampled)
     return plainly_corrupted(original, positions, sampled)
+
+
+def picked(hidden: Tensor, positions: Tensor) -> Tensor:
+    """The states [B, T, D] at the positions [B, K]: [B, K, D]."""
+    if runs_on(hidden):
+        return _Picked.apply(hidden.contiguous(), positions)  # pyright: ignore[reportReturnType]
+    return hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
+
+
+class _Picked(torch.autograd.Function):
+    """torch's own `gather` adds atomically on its way back: in no fixed order where a position was drawn often."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, positions: Tensor) -> Tensor:
+        (rows, length, width), count = hidden.shape, positions.shape[1]
+        ctx.save_for_backward(positions)
+        ctx.shape = hidden.shape
+        out = hidden.new_empty(rows, count, width)
+        _pick_kernel[(rows, triton.cdiv(width, _COLUMNS))](
+            *(hidden, positions, out), T=length, K=count, D=width, **_pick_tile(count)
+        )
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (positions,) = ctx.saved_tensors
+        (rows, length, width), count = ctx.shape, positions.shape[1]
+        out = grad.new_empty(ctx.shape)
+        _unpick_kernel[(rows, triton.cdiv(length, _TOKENS), triton.cdiv(width, _COLUMNS))](
+            *(grad.contiguous(), positions, out), T=length, K=count, D=width, TOKENS=_TOKENS, **_pick_tile(count)
+        )
+        return out, None
+
+
+def _pick_tile(count: int) -> dict[str, int]:
+    return {"PADDED": max(16, triton.next_power_of_2(count)), "COLUMNS": _COLUMNS, "num_warps": 4}
 
 
 def plainly_masked(
@@ -199,6 +237,38 @@ def _mask_kernel(
     bits = folded(tl.load(keep_keys + row).to(tl.uint32, bitcast=True), number.to(tl.uint32))
     hidden = ((bits >> 9).to(tl.float32) + 0.5) * (1 / 2**23) >= keep_rate
     tl.store(masked + row * T + places, tl.where(chosen & hidden, mask_token, token), places < T)
+
+
+@triton.jit
+def _pick_kernel(
+    hidden, positions, out,
+    T: tl.constexpr, K: tl.constexpr, D: tl.constexpr, PADDED: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    number, columns = tl.arange(0, PADDED), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (number < K)[:, None] & (columns < D)[None, :]
+    position = tl.load(positions + row * K + number, number < K, 0)
+    states = tl.load(hidden + row * T * D + position[:, None] * D + columns[None, :], inside)
+    tl.store(out + row * K * D + number[:, None] * D + columns[None, :], states, inside)
+
+
+@triton.jit
+def _unpick_kernel(
+    grad, positions, out,
+    T: tl.constexpr, K: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr, PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """A token's share is the sum over its places among the positions, as a product with zeros and ones."""
+    row = tl.program_id(0).to(tl.int64)
+    tokens = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    number, columns = tl.arange(0, PADDED), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    position = tl.load(positions + row * K + number, number < K, -1)
+    inside = (number < K)[:, None] & (columns < D)[None, :]
+    given = tl.load(grad + row * K * D + number[:, None] * D + columns[None, :], inside, 0.0)
+    here = (position[None, :] == tokens[:, None]).to(given.dtype)
+    share = tl.dot(here, given, input_precision="ieee")
+    places = row * T * D + tokens[:, None] * D + columns[None, :]
+    tl.store(out + places, share.to(out.dtype.element_ty), (tokens < T)[:, None] & (columns < D)[None, :])
 
 
 @triton.jit

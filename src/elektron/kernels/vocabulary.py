@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import elements, fold, folded, gumbel
-from elektron.kernels.gpu import PROCESSORS, at_home, gradient, has_room, interpreted, runs_on, tl, triton
+from elektron.kernels.gpu import LOG2E, PROCESSORS, at_home, gradient, has_room, interpreted, runs_on, tl, triton
 from elektron.kernels.products import add_product
 
 BLOCK = 128
@@ -313,13 +313,13 @@ def _sweep_kernel(
     for turn in range(RUN):
         block = tl.program_id(1) * RUN + turn
         words = block * BLOCK + tl.arange(0, BLOCK)
-        raised = _biases(bias, words, size) * 1.4426950408889634
+        raised = _biases(bias, words, size) * LOG2E
         if PART >= E:
             w = _tile(table, block * BLOCK, BLOCK, size, 0, E, PART)
             logits = tl.dot(x, tl.trans(w), input_precision="ieee")
         else:
             logits = _products(features, start, ROWS, count, table, block * BLOCK, BLOCK, size, E, PART)
-        logits = logits * 1.4426950408889634 + raised[None, :]
+        logits = logits * LOG2E + raised[None, :]
         if not ALLOWED:
             target = tl.load(targets + rows, rows < count, -1).to(tl.int32)
             logits = tl.where(words[None, :] == target[:, None], float("-inf"), logits)
@@ -404,7 +404,7 @@ def _table_kernel(
     """dW and db of a tile of words, over all rows."""
     words = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
     w = _tile(table, tl.program_id(0) * WORDS, WORDS, size, 0, E, PART)
-    raised = _biases(bias, words, size) * 1.4426950408889634
+    raised = _biases(bias, words, size) * LOG2E
     dw = tl.zeros([WORDS, PART], tl.float32)
     db = tl.zeros([WORDS], tl.float32)
     for step in range(STEPS):
@@ -412,7 +412,7 @@ def _table_kernel(
         x = _tile(features, step * ROWS, ROWS, count, 0, E, PART)
         target, total, slope = _row_facts(targets, totals, slopes, stride, rows, count)
         logits = tl.dot(w, tl.trans(x), input_precision="ieee")  # [words, rows]
-        p = tl.exp2(logits * 1.4426950408889634 + (raised[:, None] - (total * 1.4426950408889634)[None, :]))
+        p = tl.exp2(logits * LOG2E + (raised[:, None] - (total * LOG2E)[None, :]))
         d = tl.where(words[:, None] == target[None, :], p - 1.0, p) * slope[None, :]
         db += tl.sum(d, 1)
         dw = tl.dot(d.to(x.dtype), x, dw, input_precision="ieee")
@@ -432,14 +432,14 @@ def _means_kernel(
     start = tl.program_id(0) * ROWS
     rows = start + tl.arange(0, ROWS)
     x = _tile(features, start, ROWS, count, 0, E, PART)
-    total = tl.load(totals + rows, rows < count, float("inf")) * 1.4426950408889634
+    total = tl.load(totals + rows, rows < count, float("inf")) * LOG2E
     mean = tl.zeros([ROWS, PART], tl.float32)
     for turn in range(RUN):
         first = (tl.program_id(1) * RUN + turn) * WORDS
         w = _tile(table, first, WORDS, size, 0, E, PART)
-        raised = _biases(bias, first + tl.arange(0, WORDS), size) * 1.4426950408889634
+        raised = _biases(bias, first + tl.arange(0, WORDS), size) * LOG2E
         logits = tl.dot(x, tl.trans(w), input_precision="ieee")  # [rows, words]
-        p = tl.exp2(logits * 1.4426950408889634 + (raised[None, :] - total[:, None]))
+        p = tl.exp2(logits * LOG2E + (raised[None, :] - total[:, None]))
         mean = tl.dot(p.to(w.dtype), w, mean, input_precision="ieee")
     columns = tl.arange(0, PART)
     lines = tl.program_id(1).to(tl.int64) * count + rows
@@ -475,9 +475,9 @@ def _slopes_kernel(
     first = skipped + tl.program_id(1) * WORDS
     words = skipped + columns
     target, total, slope = _row_facts(targets, totals, slopes, stride, rows, count)
-    raised = _biases(bias, words, size) * 1.4426950408889634
+    raised = _biases(bias, words, size) * LOG2E
     logits = _products(features, tl.program_id(0) * ROWS, ROWS, count, table, first, WORDS, size, E, PART)
-    p = tl.exp2(logits * 1.4426950408889634 + (raised[None, :] - (total * 1.4426950408889634)[:, None]))
+    p = tl.exp2(logits * LOG2E + (raised[None, :] - (total * LOG2E)[:, None]))
     d = tl.where(words[None, :] == target[:, None], p - 1.0, p) * slope[:, None]
     tl.store(written + rows[:, None].to(tl.int64) * width + columns[None, :], d, (rows < count)[:, None])
     tl.store(sums + tl.program_id(0) * width + columns, tl.sum(d, 0))

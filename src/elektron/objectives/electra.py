@@ -20,7 +20,7 @@ from elektron.data.tokenizer import Specials
 from elektron.kernels.counters import elements, fold
 from elektron.kernels.gpu import beside
 from elektron.kernels.judging import Judged
-from elektron.kernels.masking import Draws, corrupt, mask, masked_count
+from elektron.kernels.masking import Draws, corrupt, mask, masked_count, picked
 from elektron.kernels.vocabulary import Spoken, speak
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import Embeddings, EncoderConfig
@@ -106,9 +106,8 @@ class Electra(nn.Module):
         # generate and sample
         with beside(masked, segments, positions, targets, site_keys):
             hidden = self.generator.encoder(masked, segments, keys=generator_keys)
-            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))  # [B, K, D]
             said = speak(
-                self.generator.head(hidden).flatten(0, 1),
+                self.generator.head(picked(hidden, positions)).flatten(0, 1),  # [B K, E]
                 self.generator.table,
                 self.generator.head.bias,
                 targets.flatten(),
