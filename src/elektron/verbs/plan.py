@@ -106,4 +106,4 @@ def _duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} seconds"
+    return f"{seconds:,.0f} seconds" if seconds >= 1 else "under a second"
