@@ -133,6 +133,20 @@ def test_layers_learn_whatever_comes_and_goes(width, device):
         assert shared.isfinite().all()
 
 
+@pytest.mark.parametrize("width", [96, 32])
+def test_frozen_parameters_learn_nothing(width, device):
+    config = EncoderConfig(layers=1, width=width, heads=1, feedforward_width=2 * width, dropout=0, attention_dropout=0)
+    config = replace(config, heads=3) if width == 96 else config
+    (weights,) = (lowered(layer, torch.float16, device) for layer in make_layers(config, 0))
+    frozen = weights.up, weights.attention_gain, weights.qkv_bias
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    x = torch.randn(2, 16, width, device=device, dtype=torch.float16)
+    run_layers(x, [weights], None, [None], Setting(config.heads, 1e-12, 0.0, 0.0, False)).sum().backward()
+    for parameter in weights:
+        assert (parameter.grad is None) == any(parameter is other for other in frozen)
+
+
 def test_nothing_is_kept_when_nothing_is_learned(device):
     config = EncoderConfig(layers=1, width=32, heads=2, feedforward_width=64, dropout=0, attention_dropout=0)
     weights = [lowered(layer, torch.float16, device) for layer in make_layers(config, 0)]

@@ -36,6 +36,12 @@ def test_gelu_before_and_after_a_product(dtype, wide, tokens, device):
     near(sums.sum(0), ((g @ v) * u.grad).sum(0), dtype)
 
 
+def test_a_gpu_with_little_room(device, monkeypatch):
+    """Where the weights of a thin product cannot stay on chip, the library multiplies."""
+    monkeypatch.setattr(products, "has_room", lambda tensor, kilobytes: False)
+    test_gelu_before_and_after_a_product(DTYPES[-1], 32, 130, device)
+
+
 @pytest.mark.parametrize(("function", "plain"), [(_Linear, F.linear), (_GeluLinear, lambda *a: F.gelu(F.linear(*a)))])
 def test_gradients_are_those_of_the_plain_function(function, plain, device):
     dtype = DTYPES[-1]
