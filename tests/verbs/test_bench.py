@@ -187,3 +187,11 @@ def test_waiting_for_rows_is_seen(tmp_path, monkeypatch):
 
     monkeypatch.setattr(rows, "batch", slow)
     assert 0.5 < measure(lambda: lambda *_: time.sleep(0.005), rows, 4, CPU, 1, 0.05).stall < 1
+
+
+def test_what_cannot_be_kept_is_told_all_the_same(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="file"):
+        bench.main([*SHAPE, *BRIEFLY, *ONE])
+    assert "tok/s" in capsys.readouterr().out

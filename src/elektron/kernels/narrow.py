@@ -252,6 +252,15 @@ def _normed(total, epsilon, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _own(count, WIDTH: tl.constexpr, TOKENS: tl.constexpr):
+    """This program's tokens, the same without those that there are not, its columns, where they lie, and which are."""
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    columns = tl.arange(0, WIDTH)
+    places = tokens[:, None] * WIDTH + columns[None, :]
+    return tokens, tl.minimum(tokens, count - 1), columns, places, (tokens < count)[:, None]
+
+
+@triton.jit
 def _between_kernel(
     mixed, x, out, out_bias, gain1, shift1, up, up_bias, down, down_bias, gain2, shift2, qkv, qkv_bias,
     attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale, next_qkv,
@@ -259,11 +268,7 @@ def _between_kernel(
     DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
     IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    columns = tl.arange(0, WIDTH)
-    inside = (tokens < count)[:, None]
-    safe = tl.minimum(tokens, count - 1)
-    places = tokens[:, None] * WIDTH + columns[None, :]
+    tokens, safe, columns, places, inside = _own(count, WIDTH, TOKENS)
     kind = x.dtype.element_ty
     # attention's product and norm
     added = _dot(tl.load(mixed + places, inside, 0.0), tl.trans(_block(out, 0, 0, WIDTH, WIDTH, WIDTH)))
@@ -323,11 +328,7 @@ def _between_backward_kernel(
     DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
     IS_LAST: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    columns = tl.arange(0, WIDTH)
-    inside = (tokens < count)[:, None]
-    safe = tl.minimum(tokens, count - 1)
-    places = tokens[:, None] * WIDTH + columns[None, :]
+    tokens, safe, columns, places, inside = _own(count, WIDTH, TOKENS)
     kind = residual.dtype.element_ty
     sums += tl.program_id(0) * 4 * WIDTH
     # the layer above

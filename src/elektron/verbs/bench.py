@@ -63,13 +63,13 @@ def main(arguments: Sequence[str]) -> None:
         for number, phase in enumerate(config.train.phases, 1):
             status.update(f"measuring phase {number} of {len(config.train.phases)}")
             found.append(_measured(config, Phase(*phase), vocab_size, device, peaks))
-    keep(found)
     if config.json:
         print(json.dumps({"phases": [asdict(measured) for measured in found]}))
-        return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_table(found))
-    console.print(f"kept for elektron plan in {cache_file()}")
+    else:
+        Console(highlight=False, soft_wrap=True).print(_table(found))
+    keep(found)  # last: what was measured is told even where it cannot be kept
+    if not config.json:
+        print(f"kept for elektron plan in {cache_file()}")
 
 
 def _measured(config: Config, phase: Phase, vocab_size: int, device: torch.device, peaks: Peaks) -> Measured:
