@@ -96,6 +96,7 @@ def test_short_rows_are_the_reference(length, rate, masked, dtype, device):
         ((1, 130, 2, 16), False, 0.1),
         ((2, 200, 1, 16), True, 0.3),
         ((2, 131, 1, 16), True, 0.0),
+        ((1, 192, 1, 16), False, 0.1),
         ((1, 256, 1, 16), False, 0.0),
     ],
 )

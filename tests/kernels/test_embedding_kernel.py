@@ -54,7 +54,7 @@ def check(found, expected, tolerance, what):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("height", "length", "size", "width", "rate"),
-    [(1, 1, 1, 1, 0.0), (3, 7, 11, 20, 0.1), (35, 5, 6, 33, 0.3), (10, 7, 400, 128, 0.0), (9, 6, 30, 130, 0.5)],
+    [(1, 1, 1, 2, 0.0), (3, 7, 11, 20, 0.1), (35, 5, 6, 33, 0.3), (10, 7, 400, 128, 0.0), (9, 6, 30, 130, 0.5)],
 )
 def test_embeddings_and_gradients(height, length, size, width, rate, dtype, device, monkeypatch):
     torch.manual_seed(height)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elektron.kernels import narrow, norm, products
+from elektron.kernels import norm, parameters, products
 from elektron.kernels.counters import fold, row_keys
 from elektron.kernels.layer import LayerWeights, Setting
 from elektron.kernels.layers import run_layers
@@ -57,7 +57,8 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
         ((2, 16, 96), 0.0, False, False),
         ((3, 11, 96), 0.2, True, False),
         ((2, 16, 96), 0.1, False, True),
-        ((2, 40, 128), 0.1, False, False),
+        ((2, 40, 128), 0.1, False, False),  # thin
+        ((5, 40, 128), 0.0, False, False),
         ((2, 40, 32), 0.0, False, False),  # narrow
         ((3, 27, 32), 0.2, True, False),
         ((2, 16, 32), 0.1, False, True),
@@ -65,8 +66,8 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
 )
 def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, device):
     config = EncoderConfig(
-        layers=2, width=shape[-1], heads=2 if shape[-1] != 96 else 3, feedforward_width=64, dropout=rate,
-        attention_dropout=rate,
+        layers=2, width=shape[-1], heads=2 if shape[-1] != 96 else 3, feedforward_width=max(64, shape[-1] // 32 * 32),
+        dropout=rate, attention_dropout=rate,
     )  # fmt: skip
     layers = make_layers(config, shape[1])
     x = torch.randn(shape)
@@ -106,8 +107,7 @@ def test_programs_take_turns(width, device, monkeypatch):
     """More tokens than programs take at once: every loop over tokens goes round several times."""
     monkeypatch.setattr(norm, "_PROGRAMS", 2)
     monkeypatch.setattr(products, "PROCESSORS", 1)
-    monkeypatch.setattr(narrow, "_SPLITS", 1)
-    monkeypatch.setattr(narrow, "_SUMMED", 16)
+    monkeypatch.setattr(parameters, "PROCESSORS", 1)
     test_layers_are_the_plain_layers(
         DTYPES[-1 if device.type == "cuda" else 0], (5, 40, width), 0.1, True, False, device
     )

@@ -7,7 +7,8 @@ import torch
 from elektron.data.batches import Batch
 from elektron.data.tokenizer import Specials
 from elektron.kernels import layers
-from elektron.kernels.products import add_product
+from elektron.kernels.layer import LayerWeights
+from elektron.kernels.parameters import Factors, add_matrices
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
 from elektron.objectives import electra
@@ -71,7 +72,7 @@ def test_streams_change_nothing(width, embedding_width, accumulate, monkeypatch)
     for streams in (True, False):
         if not streams:
             monkeypatch.setattr(electra, "beside", lambda *given: nullcontext())
-            monkeypatch.setattr(layers, "_Aside", InLine)
+            monkeypatch.setattr(layers, "Aside", InLine)
         torch.manual_seed(0)
         model, optimizer = make("cuda", shape)
         updates = Updates(model, optimizer, 7, accumulate, torch.device("cuda"))
@@ -82,13 +83,13 @@ def test_streams_change_nothing(width, embedding_width, accumulate, monkeypatch)
 
 
 class InLine:
-    """`_Aside` without a stream."""
+    """`Aside` without a stream."""
 
     def __init__(self, device: torch.device) -> None:
         pass
 
-    def add_product(self, *given: torch.Tensor) -> None:
-        add_product(*given)
+    def add_matrices(self, factors: Factors, weights: LayerWeights) -> None:
+        add_matrices(factors, weights)
 
     def join(self) -> None:
         pass

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import folded, half, kept, mixed, threshold
-from elektron.kernels.gpu import LOG2E, has_room, runs_on, tl, triton
+from elektron.kernels.gpu import LOG2E, exp2, has_room, runs_on, tl, triton
 from elektron.kernels.products import partial_sums, row_tiles
 
 _SHORT = 128
@@ -91,37 +91,31 @@ def attention_forward(
     rows, length, width = qkv.shape
     out = torch.empty(rows, length, width // 3, dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty(rows, heads, length, dtype=torch.float32, device=qkv.device)
-    task, tiles = _task(qkv, heads, mask, rate, keys), _forward_tiles(length)
+    queries, warps = (128, 8) if 64 < length <= _SHORT else (64, 4)
+    task, tiles = _task(qkv, heads, mask, rate, keys), _tiles(length, queries, warps, stages=2)
     grid = (rows * heads * triton.cdiv(length, tiles["BLOCK_M"]),)
     _forward_kernel[grid](qkv, out, lse, **task, **tiles)
     return out, lse
 
 
 def attention_backward(
-    dout: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    heads: int,
-    mask: Tensor | None,
-    rate: float,
-    keys: Tensor | None,
-    sums: Tensor,
-) -> Tensor:
+    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor,
+    heads: int, mask: Tensor | None, rate: float, keys: Tensor | None, sums: Tensor,
+) -> Tensor:  # fmt: skip
     """The gradient of `qkv`, from that of `attention`'s result and what `attention_forward` gave. `sums` [P, 3 H d],
     in float32, gets its sums over tokens in parts: the gradient of the bias that went into `qkv`."""
     rows, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
     dqkv, task = torch.empty_like(qkv), _task(qkv, heads, mask, rate, keys)
     if length <= _SHORT:
-        tiles = _backward_tiles(length, width, rows * heads)
-        _backward_kernel[(rows * heads,)](qkv, out, lse, dout, dqkv, sums, **task, **tiles)
+        tiles = _backward_tiles(length, width, qkv.dtype)
+        _backward_kernel[(rows * heads,)](qkv, lse, dout, dqkv, sums, **task, **tiles)
         return dqkv
-    delta = torch.empty_like(lse)
-    tiles = _query_tiles(length)
+    delta, lines = torch.empty_like(lse), torch.empty_like(lse, dtype=torch.int32)
+    tiles = _tiles(length, queries=64, warps=4, stages=2)
     grid = (rows * heads * triton.cdiv(length, tiles["BLOCK_M"]),)
-    _backward_queries_kernel[grid](qkv, out, lse, dout, delta, dqkv, **task, **tiles)
+    _backward_queries_kernel[grid](qkv, out, lse, dout, delta, lines, dqkv, **task, **tiles)
     tiles = _key_tiles(length, width)
-    _backward_keys_kernel[(rows * heads * tiles["PAIRS"],)](qkv, lse, dout, delta, dqkv, **task, **tiles)
+    _backward_keys_kernel[(rows * heads * tiles["PAIRS"],)](qkv, lse, dout, delta, lines, dqkv, **task, **tiles)
     partial_sums(dqkv.flatten(0, 1), sums)
     return dqkv
 
@@ -147,32 +141,26 @@ def _task(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tenso
     }
 
 
-def _forward_tiles(length: int) -> dict[str, int]:
-    queries, warps = (128, 8) if 64 < length <= _SHORT else (64, 4)
-    return _tiles(length, queries, warps, stages=2)
-
-
-def _backward_tiles(length: int, width: int, programs: int) -> dict[str, int]:
-    """With 4 warps, two programs share a multiprocessor; where there are too few of them, one has it to itself, and so
-    have wide heads. Eight warps share the work only from 128 queries on."""
+def _backward_tiles(length: int, width: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Eight warps share the work only from 128 queries on. Two such programs share a multiprocessor, unless heads are
+    wide or P is not packed: a few registers too many cost less than half of the warps."""
     if length <= 64:
         return _tiles(length, queries=64, warps=4, stages=1)
-    return _tiles(length, queries=_SHORT, warps=4 if programs > 256 and width <= 64 else 8, stages=1)
+    registers = 128 if width <= 64 and dtype == torch.bfloat16 else None
+    return _tiles(length, queries=_SHORT, warps=8, stages=1, registers=registers)
 
 
-def _query_tiles(length: int) -> dict[str, int]:
-    return _tiles(length, queries=64, warps=4, stages=2)
+def _key_tiles(length: int, width: int) -> dict[str, Any]:
+    """Three programs share a multiprocessor. The sums of wide heads leave registers for two, and for fewer queries."""
+    queries, registers = (64, 168) if width <= 64 else (32, None)
+    return _tiles(length, queries, warps=4, stages=2, keys=32, registers=registers)
 
 
-def _key_tiles(length: int, width: int) -> dict[str, int]:
-    """The sums for wide heads need the registers of 8 warps."""
-    queries, warps = (64, 4) if width <= 64 else (128, 8)
-    return _tiles(length, queries, warps, stages=1)
-
-
-def _tiles(length: int, queries: int, warps: int, stages: int) -> dict[str, int]:
-    """A launch: blocks of that many queries, and of keys, of which two make a pair."""
-    keys = min(_SHORT // 2, max(16, triton.next_power_of_2(half(length))))
+def _tiles(
+    length: int, queries: int, warps: int, stages: int, keys: int = _SHORT // 2, registers: int | None = None
+) -> dict[str, Any]:
+    """A launch: blocks of that many queries, and of keys, of which two make a pair; the most registers of a thread."""
+    keys = min(keys, max(16, triton.next_power_of_2(half(length))))
     return {
         "BLOCK_M": queries,
         "BLOCK_N": keys,
@@ -180,10 +168,11 @@ def _tiles(length: int, queries: int, warps: int, stages: int) -> dict[str, int]
         "EVEN": length % (2 * keys) == 0 and length % queries == 0,
         "num_warps": warps,
         "num_stages": stages,
+        "maxnreg": registers,
     }
 
 
-# In the kernels: qkv [B, T, 3, H, D]; out, dout [B, T, H, D]; lse, delta [B, H, T]; mask [B, T] uint8; keys [B].
+# In the kernels: qkv [B, T, 3, H, D]; out, dout [B, T, H, D]; lse, delta, lines [B, H, T]; mask [B, T] uint8; keys [B].
 # A pair of blocks has columns c and c + half, for BLOCK_N words c; its tensors end in 1 and 2. PAIRS make a row; EVEN
 # says that blocks end where it does. LIMIT is the threshold of dropout, GROWN 1 / (1 - rate), SCALE 1 / sqrt(d): all
 # constants, because arguments would be loaded again for each element.
@@ -192,20 +181,20 @@ def _tiles(length: int, queries: int, warps: int, stages: int) -> dict[str, int]
 @triton.jit
 def _loaded(base, rows, end, stride, D: tl.constexpr, EVEN: tl.constexpr):
     places = base + rows[:, None] * stride + tl.arange(0, D)[None, :]
-    if EVEN:
-        tile = tl.load(places)
-    else:
-        tile = tl.load(places, rows[:, None] < end, 0.0)
-    return tile
+    return tl.load(places) if EVEN else tl.load(places, rows[:, None] < end, 0.0)
 
 
 @triton.jit
 def _store(base, rows, end, stride, tile, D: tl.constexpr, EVEN: tl.constexpr):
     places = base + rows[:, None] * stride + tl.arange(0, D)[None, :]
-    if EVEN:
-        tl.store(places, tile.to(base.dtype.element_ty))
-    else:
-        tl.store(places, tile.to(base.dtype.element_ty), rows[:, None] < end)
+    tl.store(places, tile.to(base.dtype.element_ty), None if EVEN else rows[:, None] < end)
+
+
+@triton.jit
+def _of_queries(base, head, rows, T, other, EVEN: tl.constexpr):
+    """What each query has one of: lse, delta or lines."""
+    places = base + head.to(tl.int64) * T + rows
+    return tl.load(places) if EVEN else tl.load(places, rows < T, other)
 
 
 @triton.jit
@@ -235,6 +224,14 @@ def _signed(p1, p2, keys, b, h, rows, columns, T, LIMIT: tl.constexpr):
 
 
 @triton.jit
+def _left(p, keys):
+    """What dropout leaves of signed P, packed (see `_packed`) or not."""
+    if keys is not None:
+        p = _changed("max.bf16x2 $0, $1, $2;", p, 0) if p.dtype == tl.uint32 else tl.maximum(p, 0.0)
+    return p
+
+
+@triton.jit
 def _forward_kernel(
     qkv, out, lse, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
     LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
@@ -246,7 +243,7 @@ def _forward_kernel(
     b, h = head // H, head % H
     middle = (T + 1) // 2
     stride: tl.constexpr = 3 * H * D
-    slope: tl.constexpr = SCALE * LOG2E  # exp2 is the hardware's own
+    slope: tl.constexpr = SCALE * LOG2E
     qkv += b.to(tl.int64) * T * stride + h * D
     q = _loaded(qkv, rows, T, stride, D, EVEN)
     top = tl.full([BLOCK_M], -1e30, tl.float32)  # finite: a row with nothing to see gets exp2(-inf), never nan
@@ -263,17 +260,17 @@ def _forward_kernel(
         s1, s2 = _shown(s1, s2, float("-inf"), mask, b, columns, T, EVEN)
         before = top
         top = tl.maximum(top, tl.max(tl.maximum(s1, s2), 1) * slope)
-        p1 = tl.exp2(s1 * slope - top[:, None])
-        p2 = tl.exp2(s2 * slope - top[:, None])
+        p1 = exp2(s1 * slope - top[:, None])
+        p2 = exp2(s2 * slope - top[:, None])
         if PAIRS == 1:
             total = tl.sum(p1 + p2, 1)
         else:
-            shrunk = tl.exp2(before - top)
+            shrunk = exp2(before - top)
             total = total * shrunk + tl.sum(p1 + p2, 1)
             acc = acc * shrunk[:, None]
         p1, p2 = _signed(p1, p2, keys, b, h, rows, columns, T, LIMIT)
-        acc = tl.dot(tl.maximum(p1, 0.0).to(v1.dtype), v1, acc, input_precision="ieee")
-        acc = tl.dot(tl.maximum(p2, 0.0).to(v2.dtype), v2, acc, input_precision="ieee")
+        acc = tl.dot(_left(p1, keys).to(v1.dtype), v1, acc, input_precision="ieee")
+        acc = tl.dot(_left(p2, keys).to(v2.dtype), v2, acc, input_precision="ieee")
     sure = tl.where(total > 0, total, 1.0)
     _store(out + b.to(tl.int64) * T * H * D + h * D, rows, T, H * D, acc * (GROWN / sure)[:, None], D, EVEN)
     logsum = tl.where(total > 0, (top + tl.log2(sure)) * 0.6931471805599453, float("inf"))
@@ -284,7 +281,7 @@ def _forward_kernel(
 def _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T,
     LIMIT: tl.constexpr, SCALE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """P of a pair again, signed."""
+    """P of a pair again, signed. With `exp2` the compiler would want more registers than there are."""
     slope: tl.constexpr = SCALE * LOG2E
     p1 = tl.exp2(tl.dot(q, tl.trans(k1), input_precision="ieee") * slope - rowlse[:, None])
     p2 = tl.exp2(tl.dot(q, tl.trans(k2), input_precision="ieee") * slope - rowlse[:, None])
@@ -293,63 +290,101 @@ def _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T,
 
 
 @triton.jit
-def _slopes(p, dout, v, delta):
-    """dS / (GROWN SCALE) of a block, from signed P and D / GROWN; the factors wait for the sums."""
-    dp = tl.dot(dout, tl.trans(v), input_precision="ieee")
-    return (tl.abs(p) * (tl.where(p > 0, dp, 0.0) - delta[:, None])).to(v.dtype)
+def _packed(p1, p2, kind: tl.constexpr):
+    """The pair in 16 bits; in bfloat16, both in one word: the compiler would give each a register of 32."""
+    if kind == tl.bfloat16:
+        p1 = tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [p1, p2], tl.uint32, True, 1)
+        p2 = p1
+    else:
+        p1, p2 = p1.to(kind), p2.to(kind)
+    return p1, p2
+
+
+@triton.jit
+def _changed(code: tl.constexpr, pair, word):
+    """A packed pair after an instruction. The compiler does not look inside: it would rather have blocks unpacked once,
+    change those, and keep them."""
+    return tl.inline_asm_elementwise(code, "=r,r,r", [pair, word], tl.uint32, True, 1)
+
+
+@triton.jit
+def _block(p, SECOND: tl.constexpr, kind: tl.constexpr):
+    """The first or the second block of a pair, out of either."""
+    if p.dtype != tl.uint32:
+        p = p.to(kind)
+    elif kind == tl.float32:
+        p = (p & 0xFFFF0000 if SECOND else p << 16).to(tl.float32, bitcast=True)
+    else:
+        p = (p >> 16 if SECOND else p).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    return p
+
+
+@triton.jit
+def _unsigned(p):
+    return _changed("and.b32 $0, $1, $2;", p, 0x7FFF7FFF) if p.dtype == tl.uint32 else tl.abs(p)
 
 
 @triton.jit
 def _backward_kernel(
-    qkv, out, lse, dout, dqkv, sums, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
+    qkv, lse, dout, dqkv, sums, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
     LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """The whole backward of one head of a row that is one pair, and no longer than BLOCK_M."""
+    """The whole backward of one head of a row that is one pair, and no longer than BLOCK_M. Registers are what it is
+    short of: each result is stored before the next begins, and P waits packed. Here P is P GROWN SCALE, which spares
+    factors later; and with all of a row's P and dP = dO v^T at hand, D is rowsum(m P dP) GROWN: O is not read."""
     head = tl.program_id(0)
     b, h = head // H, head % H
     rows, columns, middle = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), (T + 1) // 2
     stride: tl.constexpr = 3 * H * D
     qkv += b.to(tl.int64) * T * stride + h * D
     dqkv += b.to(tl.int64) * T * stride + h * D
-    own = b.to(tl.int64) * T * H * D + h * D
+    sums += b.to(tl.int64) * stride + h * D + tl.arange(0, D)
     q = _loaded(qkv, rows, T, stride, D, EVEN)
     k1 = _loaded(qkv + H * D, columns, middle, stride, D, EVEN)
     k2 = _loaded(qkv + H * D, columns + middle, T, stride, D, EVEN)
-    do = _loaded(dout + own, rows, T, H * D, D, EVEN)
-    o = _loaded(out + own, rows, T, H * D, D, EVEN)
+    rowlse = _of_queries(lse, head, rows, T, float("inf"), EVEN) * LOG2E
+    rowlse -= tl.log2(tl.full([BLOCK_M], GROWN * SCALE, tl.float32))
+    do = _loaded(dout + b.to(tl.int64) * T * H * D + h * D, rows, T, H * D, D, EVEN)
     v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
     v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
-    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
-    delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) * (1 / GROWN)
     p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
-    # each result is stored before the next begins: registers are what this kernel is short of
-    sums += b.to(tl.int64) * stride + h * D + tl.arange(0, D)
-    dv1 = tl.dot(tl.trans(tl.maximum(p1, 0.0).to(do.dtype)), do, input_precision="ieee")
-    _store(dqkv + 2 * H * D, columns, middle, stride, dv1 * GROWN, D, EVEN)
-    dv2 = tl.dot(tl.trans(tl.maximum(p2, 0.0).to(do.dtype)), do, input_precision="ieee")
-    _store(dqkv + 2 * H * D, columns + middle, T, stride, dv2 * GROWN, D, EVEN)
-    tl.store(sums + 2 * H * D, (tl.sum(dv1, 0) + tl.sum(dv2, 0)) * GROWN)
-    ds1 = _slopes(p1, do, v1, delta)
+    p1, p2 = _packed(p1, p2, q.dtype)
+    dv1 = tl.dot(tl.trans(_block(_left(p1, keys), False, do.dtype)), do, input_precision="ieee")
+    _store(dqkv + 2 * H * D, columns, middle, stride, dv1 * (1 / SCALE), D, EVEN)
+    dv2 = tl.dot(tl.trans(_block(_left(p2, keys), True, do.dtype)), do, input_precision="ieee")
+    _store(dqkv + 2 * H * D, columns + middle, T, stride, dv2 * (1 / SCALE), D, EVEN)
+    tl.store(sums + 2 * H * D, tl.sum(dv1 + dv2, 0) * (1 / SCALE))
+    ds1 = _left(_block(p1, False, tl.float32), keys) * tl.dot(do, tl.trans(v1), input_precision="ieee")
+    ds2 = _left(_block(p2, True, tl.float32), keys) * tl.dot(do, tl.trans(v2), input_precision="ieee")
+    delta = (tl.sum(ds1 + ds2, 1) * (1 / (GROWN * SCALE)))[:, None]
+    ds1 = (ds1 - _block(_unsigned(p1), False, tl.float32) * delta).to(q.dtype)
+    ds2 = (ds2 - _block(_unsigned(p2), True, tl.float32) * delta).to(q.dtype)
     dk1 = tl.dot(tl.trans(ds1), q, input_precision="ieee")
-    _store(dqkv + H * D, columns, middle, stride, dk1 * (SCALE * GROWN), D, EVEN)
-    ds2 = _slopes(p2, do, v2, delta)
+    _store(dqkv + H * D, columns, middle, stride, dk1, D, EVEN)
     dk2 = tl.dot(tl.trans(ds2), q, input_precision="ieee")
-    _store(dqkv + H * D, columns + middle, T, stride, dk2 * (SCALE * GROWN), D, EVEN)
+    _store(dqkv + H * D, columns + middle, T, stride, dk2, D, EVEN)
     tl.store(sums + H * D, tl.zeros([D], tl.float32))  # a row of dS sums to nothing: keys may all move alike
     dq = tl.dot(ds1, k1, input_precision="ieee")
     dq = tl.dot(ds2, k2, dq, input_precision="ieee")
-    _store(dqkv, rows, T, stride, dq * (SCALE * GROWN), D, EVEN)
-    tl.store(sums, tl.sum(dq, 0) * (SCALE * GROWN))
+    _store(dqkv, rows, T, stride, dq, D, EVEN)
+    total = tl.dot(tl.full([16, BLOCK_M], 1.0, q.dtype), dq.to(q.dtype), input_precision="ieee")  # it, 16 times over
+    tl.store(sums, tl.max(total, 0))
+
+
+@triton.jit
+def _slopes(p, dp, delta, keys):
+    """dS / (GROWN SCALE) of a block, from signed P, dP and D / GROWN; the factors wait for the sums."""
+    return _left(p, keys) * dp - tl.abs(p) * delta
 
 
 @triton.jit
 def _backward_queries_kernel(
-    qkv, out, lse, dout, delta, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
+    qkv, out, lse, dout, delta, lines, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
     LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """dq and D / GROWN of a block of queries."""
+    """dq of a block of queries; for the next kernel delta = D / GROWN, and lines, the keys of dropout (`kept`)."""
     blocks = tl.cdiv(T, BLOCK_M)
     rows = (tl.program_id(0) % blocks) * BLOCK_M + tl.arange(0, BLOCK_M)
     head = tl.program_id(0) // blocks
@@ -364,7 +399,10 @@ def _backward_queries_kernel(
     o = _loaded(out + own, rows, T, H * D, D, EVEN)
     rowdelta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) * (1 / GROWN)
     tl.store(delta + head.to(tl.int64) * T + rows, rowdelta, rows < T)
-    rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
+    if keys is not None:
+        line = folded(tl.load(keys + b).to(tl.uint32, bitcast=True), (h * T + rows).to(tl.uint32))
+        tl.store(lines + head.to(tl.int64) * T + rows, line.to(tl.int32, bitcast=True), rows < T)
+    rowlse = _of_queries(lse, head, rows, T, float("inf"), EVEN) * LOG2E
     dq = tl.zeros([BLOCK_M, D], tl.float32)
     for pair in range(PAIRS):
         columns = pair * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -373,44 +411,56 @@ def _backward_queries_kernel(
         v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
         v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
         p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
-        dq = tl.dot(_slopes(p1, do, v1, rowdelta), k1, dq, input_precision="ieee")
-        dq = tl.dot(_slopes(p2, do, v2, rowdelta), k2, dq, input_precision="ieee")
+        ds1 = _slopes(p1, tl.dot(do, tl.trans(v1), input_precision="ieee"), rowdelta[:, None], keys)
+        dq = tl.dot(ds1.to(k1.dtype), k1, dq, input_precision="ieee")
+        ds2 = _slopes(p2, tl.dot(do, tl.trans(v2), input_precision="ieee"), rowdelta[:, None], keys)
+        dq = tl.dot(ds2.to(k2.dtype), k2, dq, input_precision="ieee")
     _store(dqkv, rows, T, stride, dq * (SCALE * GROWN), D, EVEN)
 
 
 @triton.jit
 def _backward_keys_kernel(
-    qkv, lse, dout, delta, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
+    qkv, lse, dout, delta, lines, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
     LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of a pair of blocks."""
-    columns = (tl.program_id(0) % PAIRS) * BLOCK_N + tl.arange(0, BLOCK_N)
+    """dk and dv of a pair of blocks. Scores are transposed, so that P^T and dS^T are operands where they are, in
+    registers. The pair is one tile, in which c and c + half lie 8 rows apart: one thread has both, and the compiler
+    finds that they share a word."""
+    place = tl.arange(0, 2 * BLOCK_N)
+    second = place // 8 % 2 == 1
+    words = (tl.program_id(0) % PAIRS) * BLOCK_N + place // 16 * 8 + place % 8
     head = tl.program_id(0) // PAIRS
     b, h = head // H, head % H
     middle = (T + 1) // 2
+    columns = tl.where(second, words + middle, words)
+    inside = words < tl.where(second, T - middle, middle)
     stride: tl.constexpr = 3 * H * D
+    slope: tl.constexpr = SCALE * LOG2E
     qkv += b.to(tl.int64) * T * stride + h * D
     dqkv += b.to(tl.int64) * T * stride + h * D
     own = b.to(tl.int64) * T * H * D + h * D
-    k1 = _loaded(qkv + H * D, columns, middle, stride, D, EVEN)
-    k2 = _loaded(qkv + H * D, columns + middle, T, stride, D, EVEN)
-    v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
-    v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
-    dk1, dk2 = tl.zeros([BLOCK_N, D], tl.float32), tl.zeros([BLOCK_N, D], tl.float32)
-    dv1, dv2 = tl.zeros([BLOCK_N, D], tl.float32), tl.zeros([BLOCK_N, D], tl.float32)
+    places = columns[:, None] * stride + tl.arange(0, D)[None, :]
+    k = tl.load(qkv + H * D + places, inside[:, None], 0.0)
+    v = tl.load(qkv + 2 * H * D + places, inside[:, None], 0.0)
+    dk, dv = tl.zeros([2 * BLOCK_N, D], tl.float32), tl.zeros([2 * BLOCK_N, D], tl.float32)
     for block in range((2 * PAIRS * BLOCK_N + BLOCK_M - 1) // BLOCK_M):
         rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
         q = _loaded(qkv, rows, T, stride, D, EVEN)
         do = _loaded(dout + own, rows, T, H * D, D, EVEN)
-        rowlse = tl.load(lse + head.to(tl.int64) * T + rows, rows < T, float("inf")) * LOG2E
-        rowdelta = tl.load(delta + head.to(tl.int64) * T + rows, rows < T, 0.0)
-        p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
-        dv1 = tl.dot(tl.trans(tl.maximum(p1, 0.0).to(do.dtype)), do, dv1, input_precision="ieee")
-        dv2 = tl.dot(tl.trans(tl.maximum(p2, 0.0).to(do.dtype)), do, dv2, input_precision="ieee")
-        dk1 = tl.dot(tl.trans(_slopes(p1, do, v1, rowdelta)), q, dk1, input_precision="ieee")
-        dk2 = tl.dot(tl.trans(_slopes(p2, do, v2, rowdelta)), q, dk2, input_precision="ieee")
-    _store(dqkv + H * D, columns, middle, stride, dk1 * (SCALE * GROWN), D, EVEN)
-    _store(dqkv + H * D, columns + middle, T, stride, dk2 * (SCALE * GROWN), D, EVEN)
-    _store(dqkv + 2 * H * D, columns, middle, stride, dv1 * GROWN, D, EVEN)
-    _store(dqkv + 2 * H * D, columns + middle, T, stride, dv2 * GROWN, D, EVEN)
+        rowlse = _of_queries(lse, head, rows, T, float("inf"), EVEN) * LOG2E
+        rowdelta = _of_queries(delta, head, rows, T, 0.0, EVEN)
+        p = exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * slope - rowlse[None, :])
+        if keys is not None:
+            line = _of_queries(lines, head, rows, T, 0, EVEN).to(tl.uint32, bitcast=True)
+            bits = mixed(line[None, :] ^ mixed(words.to(tl.uint32))[:, None])
+            bits = tl.where(second[:, None], bits, bits << 16)
+            p = tl.where(bits.to(tl.int32, bitcast=True) >= LIMIT, p, -p)
+        dv = tl.dot(_left(p, keys).to(do.dtype), do, dv, input_precision="ieee")
+        ds = _slopes(p, tl.dot(v, tl.trans(do), input_precision="ieee"), rowdelta[None, :], keys)
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    if mask is not None:  # not before: what a hidden key gets, if only infinity, has gone nowhere else
+        seen = tl.load(mask + b.to(tl.int64) * T + columns, inside, 0) != 0
+        dk, dv = tl.where(seen[:, None], dk, 0.0), tl.where(seen[:, None], dv, 0.0)
+    tl.store(dqkv + H * D + places, (dk * (SCALE * GROWN)).to(k.dtype), inside[:, None])
+    tl.store(dqkv + 2 * H * D + places, (dv * GROWN).to(v.dtype), inside[:, None])

@@ -44,8 +44,8 @@ else:
 
     triton = tl = _Absent()
 
-__all__ = ["LOG2E", "PROCESSORS", "at_home", "beside", "gradient", "has_room", "interpreted", "rejoin", "runs_on"]
-__all__ += ["tl", "triton", "use_kernels"]
+__all__ = ["LOG2E", "PROCESSORS", "at_home", "beside", "described", "exp2", "gradient", "has_room", "interpreted"]
+__all__ += ["inverse", "rejoin", "runs_on", "tl", "triton", "use_kernels"]
 
 
 LOG2E = tl.constexpr(1.4426950408889634)  # pyright: ignore[reportCallIssue]
@@ -77,6 +77,34 @@ def has_room(tensor: Tensor, kilobytes: int) -> bool:
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on a CPU: in the tests."""
     return _HERE and triton.knobs.runtime.interpret
+
+
+_IS_COMPILED = tl.constexpr(not interpreted())  # pyright: ignore[reportCallIssue]
+
+
+@triton.jit
+def exp2(x):
+    """2^x by the hardware alone: tl.exp2 takes three more instructions to be right where the result is below 1e-38."""
+    if _IS_COMPILED:
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def inverse(x):
+    """1 / x in the same manner."""
+    if _IS_COMPILED:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    else:
+        return 1.0 / x
+
+
+def described(matrix: Tensor, block: list[int]) -> Any:
+    """A matrix whose blocks a kernel loads by their place alone, which takes one thread and few registers."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(matrix, block)
 
 
 def gradient(parameter: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 """The layers of an encoder, forward and backward by hand: what `Layer` of model/encoder.py says in plain PyTorch, in
-seven launches for a layer and eleven back, or one more each where it is wide.
+seven launches for a layer and nine back, or some more where it is wide.
 
     qkv   = x Wqkv^T + bqkv
     mixed = attention(qkv)
@@ -7,23 +7,23 @@ seven launches for a layer and eleven back, or one more each where it is wide.
     out   = norm(y + dropout(GELU(y Wup^T + bup) Wdown^T + bdown))
 
 Autograd would keep more than is needed, launch an addition for each parameter and pass over every tensor once more.
-Gradients of matrices are added where they belong by the products that make them; those of vectors come as partial sums
-from the kernels that pass by anyway, and are added up for all layers at the end.
+Where two gradients meet, the next norm adds them as it reads them. Those of parameters are in kernels/parameters.py.
 
 Shapes in comments: B rows, T tokens of a row, M = B * T, D width, F feed-forward width, L layers, P programs.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from elektron.kernels import attention as attend
 from elektron.kernels import narrow, products
-from elektron.kernels.gpu import gradient, runs_on
+from elektron.kernels.gpu import runs_on
 from elektron.kernels.layer import LayerWeights, Setting, unbound
 from elektron.kernels.norm import Normed, add_norm, add_norm_backward, norm_programs
-from elektron.kernels.products import add_product, added, bend, unbend
+from elektron.kernels.parameters import Aside, Factors, add_vectors
+from elektron.kernels.products import added, bend, unbend
 
 
 class _Kept(NamedTuple):
@@ -39,12 +39,12 @@ class _Kept(NamedTuple):
 
 
 class _VectorSums(NamedTuple):
-    """Partial sums of the gradients of a stack's vectors, to be summed over the P in the middle."""
+    """The gradients of the vectors of L layers, in P parts."""
 
     qkv: Tensor  # [L, P, 3D]
-    attention: Tensor  # [L, P, 3, D] of gain, shift and bias
+    attention: Tensor  # [L, P, 3D] gain, shift and bias
     up: Tensor  # [L, P, F]
-    feedforward: Tensor  # [L, P, 3, D]
+    feedforward: Tensor  # [L, P, 3D]
 
 
 def fits(x: Tensor, setting: Setting, up: Tensor) -> bool:
@@ -90,16 +90,18 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad = grad.contiguous()
         layers, mask, noise, setting = ctx.parts
-        sums, aside = _empty_sums(layers, ctx.shape, grad.device), _Aside(grad.device)
-        current = grad.reshape(-1, ctx.shape[-1])
+        sums, aside = _empty_sums(layers, ctx.shape, grad.device), Aside(grad.device)
+        current, other = grad.reshape(-1, ctx.shape[-1]), None
         for number in reversed(range(len(layers))):
             weights, keys, kept = layers[number], unbound(noise[number]), ctx.kept.pop()
             if setting.recompute:
                 kept = _forward(kept, weights, mask, keys, setting, ctx.shape)
-            of_layer = _VectorSums(*(tensor[number] for tensor in sums))
-            current = _backward(current, kept, weights, mask, keys, setting, ctx.shape, of_layer, aside)
-        _add_vectors(layers, sums)
+            of_layer = _VectorSums(*(parts[number] for parts in sums))
+            current, other, factors = _backward(current, other, kept, weights, mask, keys, setting, ctx.shape, of_layer)
+            aside.add_matrices(factors, weights)
+        _add_vectors(layers, _VectorSums(*(added(parts) for parts in sums)))
         aside.join()
+        current = current if other is None else current + other
         return current.view(ctx.shape), *[None] * (len(ctx.needs_input_grad) - 1)
 
 
@@ -132,6 +134,7 @@ def _forward(
 
 def _backward(
     grad: Tensor,
+    other: Tensor | None,
     kept: _Kept,
     w: LayerWeights,
     mask: Tensor | None,
@@ -139,82 +142,51 @@ def _backward(
     setting: Setting,
     shape: torch.Size,
     sums: _VectorSums,
-    aside: "_Aside",
-) -> Tensor:
+) -> tuple[Tensor, Tensor, Factors]:
+    """From the gradient of a layer's result to that of its input, both as two terms that the next norm adds, and what
+    the gradients of its matrices are made of."""
     rows, length, _ = shape
     of_probabilities, of_attention, of_feedforward = keys
     # feed-forward
-    grad, branch = add_norm_backward(
-        grad, kept.fed, w.feedforward_gain, length, setting.rate, of_feedforward, sums.feedforward
+    grad, fed = add_norm_backward(
+        grad, other, kept.fed, w.feedforward_gain, length, setting.rate, of_feedforward, sums.feedforward
     )
-    aside.add_product(gradient(w.down), branch, kept.up.value)
-    bent = unbend(branch, w.down, kept.up.slope, sums.up)
-    aside.join()  # `branch` may be `grad`
-    aside.add_product(gradient(w.up), bent, kept.attended.out)
-    grad.addmm_(bent, w.up)
+    bent = unbend(fed, w.down, kept.up.slope, sums.up)
     # attention
-    grad, branch = add_norm_backward(
-        grad, kept.attended, w.attention_gain, length, setting.rate, of_attention, sums.attention
+    grad, attended = add_norm_backward(
+        grad, bent @ w.up, kept.attended, w.attention_gain, length, setting.rate, of_attention, sums.attention
     )
-    aside.add_product(gradient(w.out), branch, kept.mixed)
     qkv = attend.attention_backward(
-        *((branch @ w.out).view(shape), kept.qkv.view(rows, length, -1), kept.mixed.view(shape), kept.sums),
+        *((attended @ w.out).view(shape), kept.qkv.view(rows, length, -1), kept.mixed.view(shape), kept.sums),
         *(setting.heads, mask, setting.attention_rate, of_probabilities, sums.qkv),
     ).view(len(grad), -1)
-    aside.join()
-    aside.add_product(gradient(w.qkv), qkv, kept.x)
-    return grad.addmm_(qkv, w.qkv)
-
-
-class _Aside:
-    """Products that nothing in the backward pass waits for, on a stream of their own."""
-
-    _streams: ClassVar[dict[torch.cuda.Stream, torch.cuda.Stream]] = {}
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream, self._held = None, []
-        if device.type == "cuda":
-            here = torch.cuda.current_stream(device)
-            if here not in self._streams:
-                self._streams[here] = torch.cuda.Stream(device)
-            self._stream = self._streams[here]
-
-    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        """total += a^T b; neither factor may change before the next `join`."""
-        if self._stream is None:
-            add_product(total, a, b)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream(total.device))
-        with torch.cuda.stream(self._stream):
-            add_product(total, a, b)
-        self._held += [a, b]  # or their memory would go to whoever asks next
-
-    def join(self) -> None:
-        if self._stream is not None:
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
-            self._held.clear()
+    factors = Factors(qkv, kept.x, attended, kept.mixed, bent, kept.attended.out, fed, kept.up.value)
+    return grad, qkv @ w.qkv, factors
 
 
 def _empty_sums(layers: list[LayerWeights], shape: torch.Size, device: torch.device) -> _VectorSums:
     (rows, length, width), feedforward_width = shape, len(layers[0].up)
-
-    def empty(*of_a_layer: int) -> Tensor:
-        return torch.empty(len(layers), *of_a_layer, device=device)
-
     programs = norm_programs(rows * length, width)
-    return _VectorSums(
-        empty(attend.sum_parts(rows, length), 3 * width),
-        empty(programs, 3, width),
-        empty(products.unbend_parts(layers[0].down, rows * length), feedforward_width),
-        empty(programs, 3, width),
+    shapes = [
+        (attend.sum_parts(rows, length), 3 * width),
+        (programs, 3 * width),
+        (products.unbend_parts(layers[0].down, rows * length), feedforward_width),
+        (programs, 3 * width),
+    ]
+    return _VectorSums(*(torch.empty(len(layers), *shape, device=device) for shape in shapes))
+
+
+def _add_vectors(layers: list[LayerWeights], found: _VectorSums) -> None:
+    gain1, shift1, out = found.attention.chunk(3, 1)
+    gain2, shift2, down = found.feedforward.chunk(3, 1)
+    add_vectors(
+        layers,
+        qkv_bias=found.qkv,
+        out_bias=out,
+        attention_gain=gain1,
+        attention_shift=shift1,
+        up_bias=found.up,
+        down_bias=down,
+        feedforward_gain=gain2,
+        feedforward_shift=shift2,
     )
-
-
-def _add_vectors(layers: list[LayerWeights], sums: _VectorSums) -> None:
-    qkv, attention, up, feedforward = (added(parts.flatten(2)) for parts in sums)
-    places, found = [], []
-    for n, w in enumerate(layers):
-        places += [w.attention_gain, w.attention_shift, w.out_bias]
-        places += [w.feedforward_gain, w.feedforward_shift, w.down_bias, w.qkv_bias, w.up_bias]
-        found += [*attention[n].chunk(3), *feedforward[n].chunk(3), qkv[n], up[n]]
-    torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]

@@ -8,8 +8,7 @@ next (M tokens, D width, F feed-forward width; norms, dropout and GELU as in ker
     out = norm(y + dropout(GELU(y Wup^T + bup) Wdown^T + bdown))
     qkv = out Wqkv^T + bqkv                                           of the layer above
 
-and one goes back. The gradients of a layer's four matrices and their biases are one launch too, in square tiles [D, D],
-each summed over S parts of the tokens; all layers' parts are added up at the end.
+and one goes back.
 """
 
 from typing import Any, NamedTuple
@@ -19,17 +18,14 @@ from torch import Tensor
 
 from elektron.kernels import attention as attend
 from elektron.kernels.counters import keep_scales, token_dropout
-from elektron.kernels.gpu import PROCESSORS, gradient, tl, triton
+from elektron.kernels.gpu import tl, triton
 from elektron.kernels.layer import LayerWeights, Setting, unbound
+from elektron.kernels.parameters import Factors, add_matrices, add_vectors, are_thin, parts_of
 from elektron.kernels.products import added, gelu
 
 _WIDTHS = (32, 64)
 _TOKENS = 64
 """Of a program between two attentions."""
-_SPLITS = PROCESSORS // 12
-"""S: a layer has twelve tiles if its feed-forward part is four times as wide."""
-_SUMMED = 128
-"""Tokens at a time in the gradients of matrices."""
 
 
 class _Kept(NamedTuple):
@@ -49,7 +45,7 @@ class _Kept(NamedTuple):
 
 
 def fits(width: int, feedforward_width: int) -> bool:
-    return width in _WIDTHS and feedforward_width % width == 0
+    return width in _WIDTHS and are_thin(width, feedforward_width)
 
 
 class NarrowLayers(torch.autograd.Function):
@@ -89,26 +85,30 @@ class NarrowLayers(torch.autograd.Function):
         layers, mask, noise, setting, x = ctx.parts
         rows, length, width = grad.shape
         tokens, wide = rows * length, len(layers[0].up)
-        matrix_sums = grad.new_empty(len(layers), _SPLITS, _tiles(width, wide) * width**2, dtype=torch.float32)
-        bias_sums = grad.new_empty(len(layers), _SPLITS, 5 * width + wide, dtype=torch.float32)
-        norm_sums = grad.new_empty(len(layers), triton.cdiv(tokens, _TOKENS), 4 * width, dtype=torch.float32)
+        norms = grad.new_empty(len(layers), triton.cdiv(tokens, _TOKENS), 4 * width, dtype=torch.float32)
+        biases = grad.new_empty(len(layers), parts_of(width, wide), 5 * width + wide, dtype=torch.float32)
         ignored = grad.new_empty(attend.sum_parts(rows, length), 3 * width, dtype=torch.float32)
         residual, qkv_grad = grad.reshape(tokens, width), None
         for number in reversed(range(len(layers))):
             of_probabilities, *of_sums = unbound(noise[number])
             kept, weights = ctx.kept.pop(), layers[number]
             above = layers[number + 1] if number + 1 < len(layers) else None
-            found = _between_backward(
-                residual, qkv_grad, kept, weights, above, of_sums, setting, length, norm_sums[number]
-            )
+            found = _between_backward(residual, qkv_grad, kept, weights, above, of_sums, setting, length, norms[number])
             residual = found.residual
             qkv_grad = attend.attention_backward(
                 *(found.mixed.view(grad.shape), kept.qkv.view(rows, length, -1), kept.mixed.view(grad.shape)),
                 *(kept.sums, setting.heads, mask, setting.attention_rate, of_probabilities, ignored),
             ).view(tokens, -1)
             below = ctx.kept[-1].fed if number else x
-            _sum_matrices(qkv_grad, below, found, kept, matrix_sums[number], bias_sums[number])
-        _add_up(layers, added(matrix_sums), added(bias_sums), added(norm_sums))
+            add_matrices(
+                Factors(
+                    *(qkv_grad, below, found.attended, kept.mixed),
+                    *(found.bent, kept.attended, found.fed, kept.bent),
+                ),
+                weights,
+                biases[number],
+            )
+        _add_vectors(layers, added(norms), added(biases))
         assert qkv_grad is not None
         residual.addmm_(qkv_grad, layers[0].qkv)
         return residual.view(grad.shape), *[None] * (len(ctx.needs_input_grad) - 1)
@@ -120,10 +120,6 @@ class _Gradients(NamedTuple):
     attended: Tensor  # [M, D] of the attention's product
     bent: Tensor  # [M, F] of the feed-forward's first product
     fed: Tensor  # [M, D] of its second
-
-
-def _tiles(width: int, wide: int) -> int:
-    return 4 + 2 * wide // width
 
 
 def _between(
@@ -192,39 +188,25 @@ def _between_backward(
     return found
 
 
-def _given(keys: list[Tensor | None], placeholder: Tensor) -> list[Tensor]:
-    return [placeholder if key is None else key for key in keys]
-
-
-def _sum_matrices(qkv: Tensor, x: Tensor, found: _Gradients, kept: _Kept, matrices: Tensor, biases: Tensor) -> None:
-    (tokens, width), wide = x.shape, kept.bent.shape[1]
-    _matrix_kernel[(_tiles(width, wide), _SPLITS)](
-        *(qkv, x, found.attended, kept.mixed, found.bent, kept.attended, found.fed, kept.bent),
-        *(matrices, biases, tokens),
-        PART=triton.cdiv(triton.cdiv(tokens, _SUMMED), _SPLITS),
-        TOKENS=_SUMMED,
-        WIDTH=width,
-        WIDE=wide,
-        num_warps=4,
-        num_stages=4,
+def _add_vectors(layers: list[LayerWeights], norms: Tensor, biases: Tensor) -> None:
+    wide, width = layers[0].up.shape
+    gain1, shift1, gain2, shift2 = norms.chunk(4, 1)
+    qkv, out, up, down = biases.split([3 * width, width, wide, width], 1)
+    add_vectors(
+        layers,
+        attention_gain=gain1,
+        attention_shift=shift1,
+        feedforward_gain=gain2,
+        feedforward_shift=shift2,
+        qkv_bias=qkv,
+        out_bias=out,
+        up_bias=up,
+        down_bias=down,
     )
 
 
-def _add_up(layers: list[LayerWeights], matrices: Tensor, biases: Tensor, norms: Tensor) -> None:
-    """Put the sums of all layers where they belong."""
-    wide, width = layers[0].up.shape
-    rows = matrices.view(len(layers), -1, width)  # all but those of the last matrix, which lies in blocks of columns
-    qkv, out, up, down = rows.split([3 * width, width, wide, wide], 1)
-    down = down.unflatten(1, (-1, width)).transpose(1, 2).reshape(-1, width, wide)
-    places, found = [], []
-    for n, w in enumerate(layers):
-        places += [w.qkv, w.out, w.up, w.down]
-        found += [qkv[n], out[n], up[n], down[n]]
-        places += [w.qkv_bias, w.out_bias, w.up_bias, w.down_bias]
-        found += biases[n].split([3 * width, width, wide, width])
-        places += [w.attention_gain, w.attention_shift, w.feedforward_gain, w.feedforward_shift]
-        found += norms[n].split(width)
-    torch._foreach_add_([gradient(place) for place in places], found)  # pyright: ignore[reportPrivateImportUsage]
+def _given(keys: list[Tensor | None], placeholder: Tensor) -> list[Tensor]:
+    return [placeholder if key is None else key for key in keys]
 
 
 @triton.jit
@@ -358,36 +340,3 @@ def _between_backward_kernel(
     branch = given.to(kind)
     tl.store(attended_grad + places, branch, inside)
     tl.store(mixed_grad + places, _dot(branch, _block(out, 0, 0, WIDTH, WIDTH, WIDTH)).to(kind), inside)
-
-
-@triton.jit
-def _matrix_kernel(
-    qkv, x, attended, mixed, bent, y, fed, value, matrices, biases, count,
-    PART: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """One tile [D, D] of one of dqkv^T x, dattended^T mixed, dbent^T y and dfed^T value, over PART blocks of tokens."""
-    tile, split = tl.program_id(0), tl.program_id(1)
-    ACROSS: tl.constexpr = WIDE // WIDTH
-    if tile < 3:
-        left, left_stride, right, right_stride = qkv + tile * WIDTH, 3 * WIDTH, x, WIDTH
-    elif tile < 4:
-        left, left_stride, right, right_stride = attended, WIDTH, mixed, WIDTH
-    elif tile < 4 + ACROSS:
-        left, left_stride, right, right_stride = bent + (tile - 4) * WIDTH, WIDE, y, WIDTH
-    else:
-        left, left_stride, right, right_stride = fed, WIDTH, value + (tile - 4 - ACROSS) * WIDTH, WIDE
-    columns = tl.arange(0, WIDTH)
-    total = tl.zeros((WIDTH, WIDTH), tl.float32)
-    along = tl.zeros((TOKENS, WIDTH), tl.float32)
-    for block in range(PART):
-        tokens = (split * PART + block) * TOKENS + tl.arange(0, TOKENS)
-        inside = (tokens < count)[:, None]
-        a = tl.load(left + tokens[:, None] * left_stride + columns[None, :], inside, 0.0)
-        b = tl.load(right + tokens[:, None] * right_stride + columns[None, :], inside, 0.0)
-        total += _dot(tl.trans(a), b)
-        along += a.to(tl.float32)
-    SQUARE: tl.constexpr = WIDTH * WIDTH
-    at = columns[:, None] * WIDTH + columns[None, :]
-    tl.store(matrices + (split * (4 + 2 * ACROSS) + tile) * SQUARE + at, total)
-    if tile <= 4 + ACROSS:  # of the last tiles, which share a bias, the first tells it
-        tl.store(biases + split * (5 + ACROSS) * WIDTH + tile * WIDTH + columns, tl.sum(along, 0))

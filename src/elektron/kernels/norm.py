@@ -4,7 +4,7 @@
     unit = (s - mean(s)) / sqrt(variance(s) + epsilon)          over the D elements of a token
     out  = unit * gain + shift
 
-and back, from the gradient g of `out`:
+and back, from the gradient g of `out`, which may come as two terms:
 
     ds = (g * gain - mean(g * gain) - unit * mean(g * gain * unit)) / sqrt(variance(s) + epsilon)
     dy = dropout's share of ds
@@ -23,7 +23,7 @@ from torch import Tensor
 from elektron.kernels.counters import keep_scales, token_dropout
 from elektron.kernels.gpu import PROCESSORS, tl, triton
 
-_PROGRAMS = 4 * PROCESSORS
+_PROGRAMS = 2 * PROCESSORS
 """Of the backward pass, which go over the tokens in turn."""
 
 
@@ -62,17 +62,26 @@ def add_norm(
 
 
 def add_norm_backward(
-    gradient: Tensor, normed: Normed, gain: Tensor, length: int, rate: float, keys: Tensor | None, sums: Tensor
+    gradient: Tensor,
+    other: Tensor | None,
+    normed: Normed,
+    gain: Tensor,
+    length: int,
+    rate: float,
+    keys: Tensor | None,
+    sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of y [M, D]. `sums` [P, 3, D] gets the partial sums of gain, shift and bias."""
+    """The gradients of x and of y [M, D], from `gradient` and, if there is one, the `other` term of it. `sums` [P, 3D]
+    gets the partial sums of gain, shift and bias."""
     tokens, width = gradient.shape
     block, at_once = _tiling(width)
     residual = torch.empty_like(gradient)
     branch = residual if keys is None or rate == 0 else torch.empty_like(gradient)
     _add_norm_backward_kernel[(len(sums),)](
-        *(gradient, normed.unit, normed.scale, gain, residual, branch, sums),
+        *(gradient, gradient if other is None else other, normed.unit, normed.scale, gain, residual, branch, sums),
         *(gradient if keys is None else keys, tokens, length),
         **token_dropout(rate, keys),
+        HAS_OTHER=other is not None,
         WIDTH=width,
         BLOCK=block,
         ROWS=at_once,
@@ -137,6 +146,7 @@ def _add_norm_kernel(
 @triton.jit
 def _add_norm_backward_kernel(
     gradient,
+    other,
     unit,
     scale,
     gain,
@@ -149,6 +159,7 @@ def _add_norm_backward_kernel(
     DROPS: tl.constexpr,
     LIMIT: tl.constexpr,
     KEPT_SCALE: tl.constexpr,
+    HAS_OTHER: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -159,11 +170,13 @@ def _add_norm_backward_kernel(
     of_gain = tl.zeros((ROWS, BLOCK), tl.float32)  # summed over the rows at the end, which threads share
     of_shift = tl.zeros((ROWS, BLOCK), tl.float32)
     of_bias = tl.zeros((ROWS, BLOCK), tl.float32)
-    for turn in range(TURNS):
+    for turn in tl.range(TURNS, num_stages=3):
         tokens = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         inside = (tokens < count)[:, None] & (columns < WIDTH)[None, :]
         places = tokens.to(tl.int64)[:, None] * WIDTH + columns[None, :]
         given = tl.load(gradient + places, inside, 0.0).to(tl.float32)
+        if HAS_OTHER:
+            given += tl.load(other + places, inside, 0.0).to(tl.float32)
         normal = tl.load(unit + places, inside, 0.0).to(tl.float32)
         scales = tl.load(scale + tokens, tokens < count, 0.0)
         gained = given * gains[None, :]

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elektron.kernels.gpu import PROCESSORS, gradient, has_room, runs_on, tl, triton
+from elektron.kernels.gpu import PROCESSORS, described, exp2, gradient, has_room, inverse, runs_on, tl, triton
 
 _BLOCK_M = 128
 _THIN = (32, 64, 128, 256)
@@ -87,14 +87,14 @@ def bend(x: Tensor, weight: Tensor, bias: Tensor) -> Bent:
     if wide not in _THIN:
         return _bend_after(torch.addmm(bias, x, weight.t()))
     found = Bent(*torch.empty(2, tokens, width, dtype=x.dtype, device=x.device))
-    block = _divisor(width, 64)  # narrow: three programs share a multiprocessor, one's products hide another's GELU
+    block, along = _divisor(width, 128), _divisor(wide, 64)
     _bend_kernel[(triton.cdiv(tokens, _BLOCK_M) * (width // block),)](
-        *(x, weight, bias, *found, tokens),
+        *(described(x, [_BLOCK_M, along]), described(weight, [block, along]), bias, *found, tokens),
         K=wide,
         N=width,
         BLOCK_M=_BLOCK_M,
         BLOCK_N=block,
-        BLOCK_K=_divisor(wide, 64),
+        BLOCK_K=along,
         num_warps=8,
         num_stages=3,
     )
@@ -118,15 +118,15 @@ def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Ten
         )
         return product
     out, block = torch.empty_like(slope), _divisor(width, 128)
+    tile = [_THIN_M, block]
     _unbend_kernel[(len(sums) * (width // block),)](
-        *(gradient, weight, slope, out, sums, tokens),
-        K=wide,
+        *(described(gradient, [_THIN_M, wide]), described(weight, [wide, block]), described(slope, tile)),
+        *(out, sums, tokens),
         N=width,
         TURNS=triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums)),
         BLOCK_M=_THIN_M,
         BLOCK_N=block,
         num_warps=8,
-        num_stages=3,
     )
     return out
 
@@ -195,7 +195,7 @@ def gelu(u):
     """GELU(u) and GELU'(u), float32."""
     z = tl.minimum(u * u, 36.0)
     q = (9.35280816e-04 * z - 1.06247466e-01) * z - 2.30170791e00
-    share = 1.0 / (1.0 + tl.exp2(u * q))
+    share = inverse(1.0 + exp2(u * q))
     value = u * share
     r = (-3.52152996e-03 * z + 2.22192391e-01) * z + 1.59462036e00
     return value, share + (value - value * share) * r
@@ -208,15 +208,13 @@ def _bend_kernel(
 ):  # fmt: skip
     """The column tiles of a row tile run side by side, and share its x."""
     ACROSS: tl.constexpr = N // BLOCK_N
-    row = tl.program_id(0) // ACROSS * BLOCK_M
-    columns = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
-    tile, along = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_K)
-    inside = tile < M - row
-    start = row.to(tl.int64)  # far from the beginning, but places within a tile are near each other
+    row, column = tl.program_id(0) // ACROSS * BLOCK_M, tl.program_id(0) % ACROSS * BLOCK_N
     u = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for first in range(0, K, BLOCK_K):
-        a = tl.load(x + start * K + first + (tile * K + along[None, :]), inside, 0.0)
-        u = tl.dot(a, tl.load(w + first + (along[:, None] + columns[None, :] * K)), u, input_precision="ieee")
+        u = tl.dot(x.load([row, first]), w.load([column, first]).T, u, input_precision="ieee")
+    columns, tile = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)[:, None]
+    inside = tile < M - row
+    start = row.to(tl.int64)  # far from the beginning, but places within a tile are near each other
     u += tl.load(bias + columns).to(tl.float32)[None, :]
     bent, slopes = gelu(u)
     places = tile * N + columns[None, :]
@@ -250,25 +248,21 @@ def _unbend_after_kernel(product, slope, sums, M, N, ROWS: tl.constexpr):
 
 @triton.jit
 def _unbend_kernel(
-    g, w, slope, out, sums, M, K: tl.constexpr, N: tl.constexpr, TURNS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    g, w, slope, out, sums, M, N: tl.constexpr, TURNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """A program has one tile of columns, whose weights stay, and every so many tiles of rows."""
     ACROSS: tl.constexpr = N // BLOCK_N
     first, parts = tl.program_id(0) // ACROSS, tl.num_programs(0) // ACROSS
-    columns = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
-    along = tl.arange(0, K)
-    weights = tl.load(w + along[:, None] * N + columns[None, :])
+    column = tl.program_id(0) % ACROSS * BLOCK_N
+    weights = w.load([0, column])
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    tile = tl.arange(0, BLOCK_M)[:, None]
+    tile, columns = tl.arange(0, BLOCK_M)[:, None], column + tl.arange(0, BLOCK_N)
     for turn in tl.range(TURNS, num_stages=3):
         row = (turn * parts + first) * BLOCK_M
-        start = row.to(tl.int64)
-        inside = tile < M - row
-        given = tl.load(g + start * K + (tile * K + along[None, :]), inside, 0.0)
-        bent = tl.load(slope + start * N + (tile * N + columns[None, :]), inside, 0.0).to(tl.float32)
-        bent *= tl.dot(given, weights, input_precision="ieee")
-        tl.store(out + start * N + (tile * N + columns[None, :]), bent.to(out.dtype.element_ty), inside)
+        bent = slope.load([row, column]).to(tl.float32)
+        bent *= tl.dot(g.load([row, 0]), weights, input_precision="ieee")
+        places = row.to(tl.int64) * N + (tile * N + columns[None, :])
+        tl.store(out + places, bent.to(out.dtype.element_ty), tile < M - row)
         total += bent
     tl.store(sums + first * N + columns, tl.sum(total, 0))
 
