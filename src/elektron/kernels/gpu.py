@@ -127,9 +127,10 @@ _home: dict[torch.device, torch.cuda.Stream] = {}
 def beside(*given: Tensor) -> Iterator[None]:
     """On a GPU, do what is inside on a second stream, and wait for it. Autograd goes back on the stream that an
     operation came on: what is inside and what follows have their backward passes side by side, where small kernels fill
-    the gaps that large ones leave. `rejoin` waits for both. `given` is what is read inside."""
+    the gaps that large ones leave. `rejoin` waits for both. `given` is what is read inside. Where there will be no
+    backward pass, there is nothing to gain, and no second stream."""
     device = given[0].device
-    if device.type != "cuda":
+    if device.type != "cuda" or not torch.is_grad_enabled():
         yield
         return
     if device not in _second:
@@ -164,6 +165,6 @@ def at_home(*given: Tensor, is_awaited: bool = False) -> Iterator[None]:
 
 
 def rejoin(device: torch.device) -> None:
-    """Go on when the second stream is done."""
-    if device in _second:
+    """Go on when the second stream is done, if it was used: no graph may wait for a stream that has no part in it."""
+    if _home.pop(device, None) is not None:
         torch.cuda.current_stream(device).wait_stream(_second[device])
