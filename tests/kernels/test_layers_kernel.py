@@ -57,6 +57,7 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
         ((2, 16, 96), 0.0, False, False),
         ((3, 11, 96), 0.2, True, False),
         ((2, 16, 96), 0.1, False, True),
+        ((2, 16, 128), 0.0, False, False),  # thin, but for the feed-forward part
         ((2, 40, 128), 0.1, False, False),  # thin
         ((5, 40, 128), 0.0, False, False),
         ((2, 40, 32), 0.0, False, False),  # narrow
@@ -65,10 +66,16 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
     ],
 )
 def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, device):
+    width = shape[-1]
+    wide = 64 if shape[1] < 40 else max(64, width)
     config = EncoderConfig(
-        layers=2, width=shape[-1], heads=2 if shape[-1] != 96 else 3, feedforward_width=max(64, shape[-1] // 32 * 32),
-        dropout=rate, attention_dropout=rate,
-    )  # fmt: skip
+        layers=2,
+        width=width,
+        heads=2 if width != 96 else 3,
+        feedforward_width=wide,
+        dropout=rate,
+        attention_dropout=rate,
+    )
     layers = make_layers(config, shape[1])
     x = torch.randn(shape)
     pull = torch.randn(shape, dtype=torch.float64)

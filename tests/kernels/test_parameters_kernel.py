@@ -45,10 +45,17 @@ def test_matrices_get_their_products(dtype, tokens, width, wide, device):
     assert (biases.sum(0) - sums).norm() <= 1e-5 * sums.norm()
 
 
-@pytest.mark.parametrize("processors", [1, 7, 100])
-def test_however_many_parts(processors, device, monkeypatch):
+@pytest.mark.parametrize(
+    ("processors", "width"), [(1, 32), (7, 32), (100, 32), (1, 64), (1, 128), (1, 256)]
+)  # one part: a program has several blocks in flight, which must fit
+def test_however_many_parts(processors, width, device, monkeypatch):
     monkeypatch.setattr(parameters, "PROCESSORS", processors)
-    test_matrices_get_their_products(torch.float16, 1000, 32, 64, device)
+    test_matrices_get_their_products(torch.float16, 1000, width, 2 * width, device)
+
+
+def test_a_gpu_that_does_not_load_blocks(device, monkeypatch):
+    monkeypatch.setattr(parameters, "loads_blocks", lambda tensor: False)
+    test_matrices_get_their_products(torch.float16, 300, 32, 96, device)
 
 
 @pytest.mark.parametrize("width", [32, 96])
@@ -60,6 +67,9 @@ def test_on_a_stream_of_their_own(width, device):
         torch.manual_seed(number)
         factors = make_factors(700, width, 2 * width, torch.float16, device)
         add_matrices(factors, layers[0])
+        if aside._stream is not None:
+            with torch.cuda.stream(aside._stream):
+                torch.cuda._sleep(1 << 22)  # cycles: whoever does not wait for it comes first
         aside.add_matrices(factors, layers[1])
         del factors
         torch.full((700 * width,), torch.nan, dtype=torch.float16, device=device)  # where a factor may have been

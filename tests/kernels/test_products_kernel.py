@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from elektron.kernels import products
-from elektron.kernels.products import _GeluLinear, _Linear, added, bend, column_sums, unbend, unbend_parts
+from elektron.kernels.products import _GeluLinear, _Linear, added, bend, column_sums, gelu_linear, unbend, unbend_parts
 
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -42,6 +42,11 @@ def test_a_gpu_with_little_room(device, monkeypatch):
     test_gelu_before_and_after_a_product(DTYPES[-1], 32, 130, device)
 
 
+def test_a_gpu_that_does_not_load_blocks(device, monkeypatch):
+    monkeypatch.setattr(products, "loads_blocks", lambda tensor: False)
+    test_gelu_before_and_after_a_product(DTYPES[-1], 32, 130, device)
+
+
 @pytest.mark.parametrize(("function", "plain"), [(_Linear, F.linear), (_GeluLinear, lambda *a: F.gelu(F.linear(*a)))])
 def test_gradients_are_those_of_the_plain_function(function, plain, device):
     dtype = DTYPES[-1]
@@ -56,6 +61,12 @@ def test_gradients_are_those_of_the_plain_function(function, plain, device):
     for found, expected in zip(ours, exact, strict=True):
         near(found.grad, expected.grad, dtype)
     assert [tensor.grad.dtype for tensor in ours[1:] if tensor.grad is not None] == [torch.float32] * 2
+
+
+def test_no_tokens_are_no_trouble(device, monkeypatch):
+    monkeypatch.setattr(products, "runs_on", lambda tensor: True)
+    x, weight, bias = (torch.randn(*shape, device=device, dtype=torch.float16) for shape in ((0, 32), (64, 32), (64,)))
+    assert gelu_linear(x, weight, bias).shape == (0, 64)
 
 
 def test_sums(device):

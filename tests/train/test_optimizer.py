@@ -100,6 +100,14 @@ def test_a_model_of_lower_precision_reads_copies():
         assert not torch.equal(before, optimizer.values)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_parameters_begin_where_descriptors_may(dtype):
+    """At multiples of 16 bytes (`described` of kernels/gpu.py), however odd the shapes before them."""
+    model = Model()
+    Optimizer(model, OptimizerConfig(), dtype)
+    assert [parameter.data_ptr() % 16 for parameter in model.parameters()] == [0] * 5
+
+
 def test_state_goes_on_bit_for_bit():
     def run(steps: int, model: Model, optimizer: Optimizer) -> None:
         for _ in range(steps):

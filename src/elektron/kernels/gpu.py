@@ -45,7 +45,7 @@ else:
     triton = tl = _Absent()
 
 __all__ = ["LOG2E", "PROCESSORS", "at_home", "beside", "described", "exp2", "gradient", "has_room", "interpreted"]
-__all__ += ["inverse", "rejoin", "runs_on", "tl", "triton", "use_kernels"]
+__all__ += ["inverse", "loads_blocks", "rejoin", "runs_on", "tl", "triton", "use_kernels"]
 
 
 LOG2E = tl.constexpr(1.4426950408889634)  # pyright: ignore[reportCallIssue]
@@ -54,6 +54,7 @@ PROCESSORS = 132
 """Multiprocessors of an H100 or H200. Fixed, because how sums are cut into parts decides their last bits."""
 _OLDEST = (8, 0)
 """Compute capability of the first GPUs that multiply bfloat16."""
+_FIRST_TO_LOAD_BLOCKS = (9, 0)
 _switch = {"on": True}
 
 
@@ -98,6 +99,11 @@ def inverse(x):
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     else:
         return 1.0 / x
+
+
+def loads_blocks(tensor: Tensor) -> bool:
+    """Whether the hardware loads blocks of `described` matrices by itself; older GPUs would load element by element."""
+    return not tensor.is_cuda or torch.cuda.get_device_capability(tensor.device) >= _FIRST_TO_LOAD_BLOCKS
 
 
 def described(matrix: Tensor, block: list[int]) -> Any:

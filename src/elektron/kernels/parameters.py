@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from elektron.kernels.gpu import PROCESSORS, described, gradient, has_room, tl, triton
+from elektron.kernels.gpu import PROCESSORS, described, gradient, has_room, loads_blocks, tl, triton
 from elektron.kernels.layer import LayerWeights
-from elektron.kernels.products import add_product
+from elektron.kernels.products import add_product, column_sums
 
 _WIDTHS = (32, 64, 128, 256)
 _ADDED = 2048
@@ -73,16 +73,16 @@ class Aside:
 
 
 def add_matrices(factors: Factors, w: LayerWeights, biases: Tensor | None = None) -> None:
-    """`biases` [S, 5D + F], if wanted and if the layer is thin, get the gradients of the matrices' biases, in parts."""
+    """`biases` [S, 5D + F], if wanted, get the gradients of the matrices' biases, in parts."""
     wide, width = w.up.shape
-    if not are_thin(width, wide):
-        for matrix, left, right in zip((w.qkv, w.out, w.up, w.down), factors[::2], factors[1::2], strict=True):
-            add_product(gradient(matrix), left, right)
+    if not (are_thin(width, wide) and loads_blocks(factors.x)):
+        _add_by_library(factors, w, biases)
         return
     rows, columns, at_once = _tile(width)
     tiles, splits = _tiles(width, wide), parts_of(width, wide)
     parts = torch.empty(splits, tiles * rows * columns, device=w.up.device)
     sizes = {"WIDTH": width, "WIDE": wide, "ROWS": rows, "COLUMNS": columns}
+    in_flight = at_once * (rows + columns) * factors.x.element_size() >> 10  # kilobytes of a stage
     _parts_kernel[(tiles, splits)](
         *(described(factor, [at_once, columns if n % 2 else rows]) for n, factor in enumerate(factors)),
         *(parts, biases),
@@ -90,12 +90,19 @@ def add_matrices(factors: Factors, w: LayerWeights, biases: Tensor | None = None
         TOKENS=at_once,
         BLOCKS=triton.cdiv(triton.cdiv(len(factors.x), at_once), splits),
         num_warps=8 if width > 128 else 4,
-        num_stages=4 if has_room(parts, 200) and factors.x.element_size() == 2 else 2,
+        num_stages=4 if has_room(parts, 4 * in_flight) else 2,
     )
     few = min(rows, _ADDED // columns)
     _add_kernel[(tiles, rows // few)](
         *(gradient(matrix) for matrix in (w.qkv, w.out, w.up, w.down)), parts, **sizes, SPLITS=splits, FEW=few
     )
+
+
+def _add_by_library(factors: Factors, w: LayerWeights, biases: Tensor | None) -> None:
+    for matrix, left, right in zip((w.qkv, w.out, w.up, w.down), factors[::2], factors[1::2], strict=True):
+        add_product(gradient(matrix), left, right)
+    if biases is not None:
+        biases.zero_()[0] = torch.cat([column_sums(left) for left in factors[::2]])
 
 
 def parts_of(width: int, wide: int) -> int:
@@ -105,7 +112,7 @@ def parts_of(width: int, wide: int) -> int:
 
 def _tile(width: int) -> tuple[int, int, int]:
     """Rows and columns of a tile, and tokens at a time."""
-    return min(128, width), width, 64 if width > 128 else 128
+    return min(128, width), width, 64 if width > 64 else 128
 
 
 def _tiles(width: int, wide: int) -> int:
@@ -173,7 +180,7 @@ def _parts_kernel(
     if biases is not None:
         places = biases + tl.program_id(1) * (5 * WIDTH + WIDE) + tl.arange(0, ROWS)
         places += tl.where(matrix == 3, 4 * WIDTH + WIDE + row, tl.program_id(0) * ROWS)
-        tl.store(places, tl.max(along, 1), (tl.arange(0, ROWS) >= 0) & (column == 0))
+        tl.store(places, tl.max(along, 1), column == 0)
 
 
 @triton.jit

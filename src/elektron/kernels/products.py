@@ -19,7 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elektron.kernels.gpu import PROCESSORS, described, exp2, gradient, has_room, inverse, runs_on, tl, triton
+from elektron.kernels.gpu import (
+    PROCESSORS,
+    described,
+    exp2,
+    gradient,
+    has_room,
+    inverse,
+    loads_blocks,
+    runs_on,
+    tl,
+    triton,
+)
 
 _BLOCK_M = 128
 _THIN = (32, 64, 128, 256)
@@ -45,7 +56,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GELU(x W^T + bias): [..., K] -> [..., N]."""
-    if not (runs_on(x) and fits(*weight.shape) and x.dtype == weight.dtype and x.element_size() == 2):
+    if not (runs_on(x) and fits(*weight.shape) and x.dtype == weight.dtype and x.element_size() == 2 and x.numel()):
         return F.gelu(F.linear(x, weight, bias))
     out = _GeluLinear.apply(x.contiguous().flatten(0, -2), weight, bias)
     return out.view(*x.shape[:-1], -1)  # pyright: ignore[reportOptionalMemberAccess]
@@ -84,7 +95,7 @@ def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> T
 
 def bend(x: Tensor, weight: Tensor, bias: Tensor) -> Bent:
     (tokens, wide), width = x.shape, len(weight)
-    if wide not in _THIN:
+    if wide not in _THIN or not loads_blocks(x):
         return _bend_after(torch.addmm(bias, x, weight.t()))
     found = Bent(*torch.empty(2, tokens, width, dtype=x.dtype, device=x.device))
     block, along = _divisor(width, 128), _divisor(wide, 64)
@@ -142,7 +153,7 @@ def unbend_parts(weight: Tensor, tokens: int) -> int:
 def _stays(weight: Tensor) -> bool:
     """Whether a tile of the columns of a weight [K, N] stays on chip, with three tiles of rows on their way."""
     wide = len(weight)
-    return wide in _THIN and has_room(weight, (wide * 128 + 3 * _THIN_M * (wide + 128)) >> 9)
+    return wide in _THIN and loads_blocks(weight) and has_room(weight, (wide * 128 + 3 * _THIN_M * (wide + 128)) >> 9)
 
 
 def row_tiles(tokens: int) -> int:

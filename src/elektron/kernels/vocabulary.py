@@ -34,7 +34,6 @@ from elektron.kernels.gpu import (
     LOG2E,
     PROCESSORS,
     at_home,
-    exp2,
     gradient,
     has_room,
     interpreted,
@@ -339,9 +338,9 @@ def _sweep_kernel(
         inside = (rows < count) & (block < blocks)
         places = rows.to(tl.int64) * blocks + block
         tl.store(tops + places, top * 0.6931471805599453, inside)
-        tl.store(sums + places, tl.sum(exp2(logits - level[:, None]), 1), inside)
+        tl.store(sums + places, tl.sum(tl.exp2(logits - level[:, None]), 1), inside)
         if TEMPERED:
-            cold = exp2((logits - level[:, None]) * coldness)
+            cold = tl.exp2((logits - level[:, None]) * coldness)
             tl.store(warm + places, tl.sum(cold, 1), inside)
 
 
@@ -423,7 +422,7 @@ def _table_kernel(
         x = _tile(features, step * ROWS, ROWS, count, 0, E, PART)
         target, total, slope = _row_facts(targets, totals, slopes, stride, rows, count)
         logits = tl.dot(w, tl.trans(x), input_precision="ieee")  # [words, rows]
-        p = exp2(logits * LOG2E + (raised[:, None] - (total * LOG2E)[None, :]))
+        p = tl.exp2(logits * LOG2E + (raised[:, None] - (total * LOG2E)[None, :]))
         d = tl.where(words[:, None] == target[None, :], p - 1.0, p) * slope[None, :]
         db += tl.sum(d, 1)
         dw = tl.dot(d.to(x.dtype), x, dw, input_precision="ieee")
@@ -450,7 +449,7 @@ def _means_kernel(
         w = _tile(table, first, WORDS, size, 0, E, PART)
         raised = _biases(bias, first + tl.arange(0, WORDS), size) * LOG2E
         logits = tl.dot(x, tl.trans(w), input_precision="ieee")  # [rows, words]
-        p = exp2(logits * LOG2E + (raised[None, :] - total[:, None]))
+        p = tl.exp2(logits * LOG2E + (raised[None, :] - total[:, None]))
         mean = tl.dot(p.to(w.dtype), w, mean, input_precision="ieee")
     columns = tl.arange(0, PART)
     lines = tl.program_id(1).to(tl.int64) * count + rows
@@ -488,7 +487,7 @@ def _slopes_kernel(
     target, total, slope = _row_facts(targets, totals, slopes, stride, rows, count)
     raised = _biases(bias, words, size) * LOG2E
     logits = _products(features, tl.program_id(0) * ROWS, ROWS, count, table, first, WORDS, size, E, PART)
-    p = exp2(logits * LOG2E + (raised[None, :] - (total * LOG2E)[:, None]))
+    p = tl.exp2(logits * LOG2E + (raised[None, :] - (total * LOG2E)[:, None]))
     d = tl.where(words[None, :] == target[:, None], p - 1.0, p) * slope[:, None]
     tl.store(written + rows[:, None].to(tl.int64) * width + columns[None, :], d, (rows < count)[:, None])
     tl.store(sums + tl.program_id(0) * width + columns, tl.sum(d, 0))
