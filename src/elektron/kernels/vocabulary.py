@@ -30,17 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import elements, fold, folded, gumbel
-from elektron.kernels.gpu import (
-    LOG2E,
-    PROCESSORS,
-    at_home,
-    gradient,
-    has_room,
-    interpreted,
-    runs_on,
-    tl,
-    triton,
-)
+from elektron.kernels.gpu import LOG2E, PROCESSORS, at_home, gradient, has_room, interpreted, runs_on, tl, triton
 from elektron.kernels.products import add_product
 
 BLOCK = 128
