@@ -16,7 +16,7 @@ def near(found, expected, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("wide", [32, 96])  # thin, and not
+@pytest.mark.parametrize("wide", [32, 96, 192])  # thin, and not
 @pytest.mark.parametrize("tokens", [1, 130])
 def test_gelu_before_and_after_a_product(dtype, wide, tokens, device):
     x, w, g, v = (
@@ -37,12 +37,13 @@ def test_gelu_before_and_after_a_product(dtype, wide, tokens, device):
 
 
 def test_a_gpu_with_little_room(device, monkeypatch):
-    """Where the weights of a thin product cannot stay on chip, the library multiplies."""
+    """Where the weights of a thin product cannot stay on chip, it is made as a wide one."""
     monkeypatch.setattr(products, "has_room", lambda tensor, kilobytes: False)
     test_gelu_before_and_after_a_product(DTYPES[-1], 32, 130, device)
 
 
 def test_a_gpu_that_does_not_load_blocks(device, monkeypatch):
+    """The library multiplies."""
     monkeypatch.setattr(products, "loads_blocks", lambda tensor: False)
     test_gelu_before_and_after_a_product(DTYPES[-1], 32, 130, device)
 

@@ -1,6 +1,6 @@
-"""Matrix products. Plain ones are the library's. Those that GELU follows or precedes are here where the factors are
-thin, so that the widest values of a layer are written once and never read back only to be bent; where they are wide the
-library multiplies so much faster that a second pass costs less.
+"""Matrix products. Plain ones are the library's. Those that GELU follows or precedes are here, so that the widest
+values of a layer are written once and never read back only to be bent. On GPUs that do not load blocks by themselves
+(before Hopper) the library multiplies, and GELU is a second pass.
 
     a, slope = GELU(u), GELU'(u)   of   u = x W^T + bias               x [M, K], W [N, K]
     du       = (dy W) * slope                                          dy [M, K], W [K, N], slope [M, N]
@@ -34,7 +34,7 @@ from elektron.kernels.gpu import (
 
 _BLOCK_M = 128
 _THIN = (32, 64, 128, 256)
-"""Widths at which products with GELU are made here."""
+"""Widths at which a tile of weights can stay on chip."""
 _THIN_M = 64
 _AT_ONCE = 4096
 
@@ -95,7 +95,7 @@ def _linear_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> T
 
 def bend(x: Tensor, weight: Tensor, bias: Tensor) -> Bent:
     (tokens, wide), width = x.shape, len(weight)
-    if wide not in _THIN or not loads_blocks(x):
+    if not loads_blocks(x):
         return _bend_after(torch.addmm(bias, x, weight.t()))
     found = Bent(*torch.empty(2, tokens, width, dtype=x.dtype, device=x.device))
     block, along = _divisor(width, 128), _divisor(wide, 64)
@@ -122,15 +122,26 @@ def _bend_after(u: Tensor) -> Bent:
 def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Tensor:
     """du [M, N]. `sums` [P, N] gets the partial sums of the bias's gradient, P as `unbend_parts` says."""
     (tokens, wide), width = gradient.shape, weight.shape[1]
-    if not _stays(weight):
+    if not loads_blocks(gradient):
         product = gradient @ weight
         _unbend_after_kernel[(len(sums), triton.cdiv(width, 64))](
             product, slope, sums, tokens, width, ROWS=_BLOCK_M, num_warps=4
         )
         return product
     out, block = torch.empty_like(slope), _divisor(width, 128)
+    if not _stays(weight):
+        tile, along = [_BLOCK_M, block], _divisor(wide, 64)
+        _unbend_kernel[(len(sums) * (width // block),)](
+            *(described(gradient, [_BLOCK_M, along]), described(weight, [along, block])),
+            *(described(slope, tile), described(out, tile), sums),
+            K=wide,
+            N=width,
+            num_warps=4,
+            num_stages=3,
+        )
+        return out
     tile = [_THIN_M, block]
-    _unbend_kernel[(len(sums) * (width // block),)](
+    _unbend_thin_kernel[(len(sums) * (width // block),)](
         *(described(gradient, [_THIN_M, wide]), described(weight, [wide, block]), described(slope, tile)),
         *(out, sums, tokens),
         N=width,
@@ -258,7 +269,22 @@ def _unbend_after_kernel(product, slope, sums, M, N, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _unbend_kernel(
+def _unbend_kernel(g, w, slope, out, sums, K: tl.constexpr, N: tl.constexpr):
+    """As `_bend_kernel`: one tile of a program. Descriptors leave out what lies behind the last token."""
+    BLOCK_M: tl.constexpr = slope.block_shape[0]
+    BLOCK_N: tl.constexpr = slope.block_shape[1]
+    BLOCK_K: tl.constexpr = w.block_shape[0]
+    tile, column = tl.program_id(0) // (N // BLOCK_N), tl.program_id(0) % (N // BLOCK_N) * BLOCK_N
+    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first in range(0, K, BLOCK_K):
+        product = tl.dot(g.load([tile * BLOCK_M, first]), w.load([first, column]), product, input_precision="ieee")
+    bent = product * slope.load([tile * BLOCK_M, column]).to(tl.float32)
+    out.store([tile * BLOCK_M, column], bent.to(out.dtype))
+    tl.store(sums + tile * N + column + tl.arange(0, BLOCK_N), tl.sum(bent, 0))
+
+
+@triton.jit
+def _unbend_thin_kernel(
     g, w, slope, out, sums, M, N: tl.constexpr, TURNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """A program has one tile of columns, whose weights stay, and every so many tiles of rows."""
