@@ -109,6 +109,26 @@ def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, devi
             assert distance(parameter.grad / 2, expected.grad) < tolerance, name
 
 
+@pytest.mark.parametrize("width", [96, 32])
+def test_layers_made_again_are_the_same(width, device):
+    """To the last bit, dropout and all."""
+    heads = 3 if width == 96 else 2
+    config = EncoderConfig(layers=3, width=width, heads=heads, feedforward_width=2 * width)
+    keys = row_keys(1, 2, torch.arange(2, dtype=torch.int32)).to(device)
+    places = torch.arange(3, dtype=torch.int32, device=device)[:, None]
+    noise: list[Tensor | None] = [fold(keys, 10 * n + places) for n in range(3)]
+    x, pull = torch.randn(2, 2, 16, width).to(device, DTYPES[-1])
+    grads = []
+    for recompute in (False, True):
+        weights = [lowered(layer, DTYPES[-1], device) for layer in make_layers(config, 0)]
+        given = x.clone().requires_grad_()
+        run_layers(given, weights, None, noise, Setting(heads, 1e-12, 0.1, 0.1, recompute)).backward(pull)
+        grads.append([given.grad, *(parameter.grad for of_layer in weights for parameter in of_layer)])
+    for kept, made_again in zip(*grads, strict=True):
+        assert kept is not None
+        assert torch.equal(kept, made_again)
+
+
 @pytest.mark.parametrize("width", [96, 128, 32])
 def test_programs_take_turns(width, device, monkeypatch):
     """More tokens than programs take at once: every loop over tokens goes round several times."""

@@ -31,6 +31,7 @@ _TOKENS = 64
 class _Kept(NamedTuple):
     """What a layer's backward pass needs."""
 
+    x: Tensor  # [M, D]
     qkv: Tensor  # [M, 3D]
     sums: Tensor  # of the attention's exponentials
     mixed: Tensor  # [M, D]
@@ -62,27 +63,22 @@ class NarrowLayers(torch.autograd.Function):
         is_learning: bool,
         *_parameters: Tensor,
     ) -> Tensor:
-        rows, length, width = x.shape
-        ctx.parts = layers, mask, noise, setting, x.flatten(0, 1)
+        ctx.parts = layers, mask, noise, setting
         ctx.kept = []
         current = x.flatten(0, 1)
         qkv = torch.addmm(layers[0].qkv_bias, current, layers[0].qkv.t())
         for number, (weights, keys) in enumerate(zip(layers, noise, strict=True)):
             above = layers[number + 1] if number + 1 < len(layers) else None
-            of_probabilities, *of_sums = unbound(keys)
-            mixed, sums = attend.attention_forward(
-                qkv.view(rows, length, -1), setting.heads, mask, setting.attention_rate, of_probabilities
-            )
-            kept, qkv = _between(current, qkv, sums, mixed.view(-1, width), weights, above, of_sums, setting, length)
+            kept, next_qkv = _forward(current, qkv, weights, above, mask, unbound(keys), setting, x.shape)
             if is_learning:
-                ctx.kept.append(kept)
-            current = kept.fed
+                ctx.kept.append((current, qkv) if setting.recompute else kept)
+            current, qkv = kept.fed, next_qkv
         return current.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad = grad.contiguous()
-        layers, mask, noise, setting, x = ctx.parts
+        layers, mask, noise, setting = ctx.parts
         rows, length, width = grad.shape
         tokens, wide = rows * length, len(layers[0].up)
         norms = grad.new_empty(len(layers), triton.cdiv(tokens, _TOKENS), 4 * width, dtype=torch.float32)
@@ -90,8 +86,10 @@ class NarrowLayers(torch.autograd.Function):
         ignored = grad.new_empty(attend.sum_parts(rows, length), 3 * width, dtype=torch.float32)
         residual, qkv_grad = grad.reshape(tokens, width), None
         for number in reversed(range(len(layers))):
-            of_probabilities, *of_sums = unbound(noise[number])
-            kept, weights = ctx.kept.pop(), layers[number]
+            kept, weights, keys = ctx.kept.pop(), layers[number], unbound(noise[number])
+            if setting.recompute:
+                kept, _ = _forward(*kept, weights, None, mask, keys, setting, grad.shape)
+            of_probabilities, *of_sums = keys
             above = layers[number + 1] if number + 1 < len(layers) else None
             found = _between_backward(residual, qkv_grad, kept, weights, above, of_sums, setting, length, norms[number])
             residual = found.residual
@@ -99,10 +97,9 @@ class NarrowLayers(torch.autograd.Function):
                 *(found.mixed.view(grad.shape), kept.qkv.view(rows, length, -1), kept.mixed.view(grad.shape)),
                 *(kept.sums, setting.heads, mask, setting.attention_rate, of_probabilities, ignored),
             ).view(tokens, -1)
-            below = ctx.kept[-1].fed if number else x
             add_matrices(
                 Factors(
-                    *(qkv_grad, below, found.attended, kept.mixed),
+                    *(qkv_grad, kept.x, found.attended, kept.mixed),
                     *(found.bent, kept.attended, found.fed, kept.bent),
                 ),
                 weights,
@@ -122,6 +119,25 @@ class _Gradients(NamedTuple):
     fed: Tensor  # [M, D] of its second
 
 
+def _forward(
+    x: Tensor,
+    qkv: Tensor,
+    w: LayerWeights,
+    above: LayerWeights | None,
+    mask: Tensor | None,
+    keys: tuple[Tensor | None, ...],
+    setting: Setting,
+    shape: torch.Size,
+) -> tuple[_Kept, Tensor]:
+    """What a layer keeps, and the qkv of the layer above, if there is one."""
+    rows, length, width = shape
+    of_probabilities, *of_sums = keys
+    mixed, sums = attend.attention_forward(
+        qkv.view(rows, length, -1), setting.heads, mask, setting.attention_rate, of_probabilities
+    )
+    return _between(x, qkv, sums, mixed.view(-1, width), w, above, of_sums, setting, length)
+
+
 def _between(
     x: Tensor,
     qkv: Tensor,
@@ -133,7 +149,6 @@ def _between(
     setting: Setting,
     length: int,
 ) -> tuple[_Kept, Tensor]:
-    """What a layer keeps, and the qkv of the layer above, if there is one."""
     (tokens, width), wide = x.shape, len(w.up)
     attended, attended_unit, fed, fed_unit = (torch.empty_like(x) for _ in range(4))
     attended_scale, fed_scale = x.new_empty(2, tokens, dtype=torch.float32)
@@ -153,8 +168,8 @@ def _between(
         TOKENS=_TOKENS,
         num_warps=4,
     )
-    kept = _Kept(qkv, sums, mixed, attended, attended_unit, attended_scale, bent, slope, fed, fed_unit, fed_scale)
-    return kept, next_qkv
+    attention = attended, attended_unit, attended_scale
+    return _Kept(x, qkv, sums, mixed, *attention, bent, slope, fed, fed_unit, fed_scale), next_qkv
 
 
 def _between_backward(

@@ -70,10 +70,11 @@ def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, tr
     their gradient and the noise."""
     rows = phase.rows // config.train.accumulate
     shapes = model.discriminator.encoder.config, model.generator.encoder.config
-    kept = [kernel_activations(shape) if is_gpu else encoder_activations(shape, phase.length) for shape in shapes]
-    if config.train.recompute:  # the inputs of all layers, and one layer of the larger network at a time
-        element = 2 if is_gpu else 4
-        kept = [shape.layers * shape.width * element for shape in shapes] + [kept[0] / shapes[0].layers]
+    recompute = config.train.recompute
+    kept = [
+        kernel_activations(shape, recompute) if is_gpu else encoder_activations(shape, phase.length, recompute)
+        for shape in shapes
+    ]
     logits = 0 if is_gpu else rows * masked_count(phase.length, config.objective.mask_rate) * vocab_size * 3 * 4
     return (18 if is_gpu else 16) * trained + rows * phase.length * sum(kept) + logits
 
