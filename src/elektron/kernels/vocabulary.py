@@ -191,7 +191,7 @@ def _learn_wide(
 ) -> Tensor | None:  # fmt: skip
     """The same for wide features, where the products are nearly all of the work and the library's are the fastest: the
     logits' slopes are written out, as many words at a time as `_SLOPES` allows. They are whole blocks, and what is left
-    comes last: the library is five times slower where the number of words is no multiple of eight."""
+    comes last: the library is slow where the number of words is no multiple of eight."""
     (count, width), size, rows = features.shape, table.shape[0], triton.cdiv(features.shape[0], _ROWS)
     most = max(1, min(size, _SLOPES // count) // BLOCK) * BLOCK
     written = features.new_empty(count, most)
