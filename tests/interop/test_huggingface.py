@@ -1,6 +1,6 @@
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,8 +14,10 @@ from elektron.interop.huggingface import (
     Role,
     from_tensors,
     load_discriminator,
+    load_encoder,
     load_generator,
     our_config,
+    read_tensors,
     save,
     their_config,
     their_names,
@@ -24,6 +26,7 @@ from elektron.interop.huggingface import (
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import initialise
+from elektron.model.weights import write_tensors
 
 transformers.logging.set_verbosity_error()
 
@@ -118,9 +121,26 @@ def test_every_name_is_in_the_table():
         network = random_network(kind, SHAPES["narrow"])
         used = {name for own, _ in network.named_parameters() for name in their_names(own, role)}
         assert used == set(to_tensors(network))
-    assert len({name for names in NAMES.values() for name in names}) == sum(map(len, NAMES.values()))
+    for role in get_args(Role):
+        of_role = [name for ours, names in NAMES.items() if ours.startswith(("encoder.", f"{role}.")) for name in names]
+        assert len(of_role) == len(set(of_role)) > len(NAMES) / 2
     with pytest.raises(ValueError, match="no Hugging Face name for 'encoder.rotary.weight'"):
         their_names("encoder.rotary.weight", "discriminator")
+
+
+@pytest.mark.parametrize("kind", ["AutoModel", "AutoModelForPreTraining", "AutoModelForTokenClassification"])
+def test_any_electra_s_encoder_is_taken(kind, tmp_path, small_tokenizer):
+    network = random_network(Discriminator, SHAPES["narrow"], small_tokenizer.vocab_size)
+    save(network, small_tokenizer, tmp_path / "out", "a card")
+    getattr(transformers, kind).from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "theirs")
+    found = dict(load_encoder(tmp_path / "theirs").named_parameters())
+    for name, parameter in network.encoder.named_parameters():
+        assert torch.equal(found[name], parameter), name
+    tensors = read_tensors(tmp_path / "theirs")
+    del tensors[next(name for name in tensors if "query" in name)]
+    write_tensors(tmp_path / "theirs" / "model.safetensors", tensors)
+    with pytest.raises(ValueError, match=r"no weights 'electra\.encoder\.layer\.0\.attention\.self\.query"):
+        load_encoder(tmp_path / "theirs")
 
 
 def test_a_name_left_over_on_either_side_raises():

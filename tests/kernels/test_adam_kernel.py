@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from elektron.kernels.adam import adamw_
+from elektron.kernels.adam import ALIGNMENT, adamw_
 
 COUNT, DECAYED = 5000, 1300
 BETAS = 0.9, 0.999
@@ -13,7 +13,8 @@ DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else []
 @pytest.mark.parametrize("clip", [0.0, 0.7, 1e9])
 @pytest.mark.parametrize("updates", [1, 2, 1000, 10**9])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_kernel_is_the_equations(clip, updates, dtype, device):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_kernel_is_the_equations(clip, updates, dtype, scaled, device):
     torch.manual_seed(updates)
     values, gradients, first = torch.randn(3, COUNT, device=device)
     second = torch.rand(COUNT, device=device)
@@ -21,8 +22,10 @@ def test_the_kernel_is_the_equations(clip, updates, dtype, device):
     before = [tensor.double().cpu() for tensor in (values, gradients, first, second)]
     norm, rate = gradients.norm(), torch.tensor(0.01, device=device)
     counter = torch.full((2,), float(updates), device=device)
+    scales = torch.rand(-(-COUNT // ALIGNMENT)) if scaled else None
     adamw_(
         *(values, copies, gradients, first, second, DECAYED, counter, norm, rate),
+        scales if scales is None else scales.to(device),
         beta1=BETAS[0],
         beta2=BETAS[1],
         epsilon=1e-6,
@@ -35,6 +38,8 @@ def test_the_kernel_is_the_equations(clip, updates, dtype, device):
     m, v = BETAS[0] * m + (1 - BETAS[0]) * g, BETAS[1] * v + (1 - BETAS[1]) * g * g
     decay = 0.1 * (torch.arange(COUNT) < DECAYED)
     change = m / (1 - BETAS[0] ** updates) / ((v / (1 - BETAS[1] ** updates)).sqrt() + 1e-6) + decay * value
+    if scales is not None:
+        change = change * scales.double().repeat_interleave(ALIGNMENT)[:COUNT]
     value = value - 0.01 * change
     for found, expected in ((values, value), (first, m), (second, v)):
         torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-6)

@@ -26,12 +26,14 @@ def copy_of(model: nn.Module) -> dict[str, list[float]]:
     st.sampled_from([0.0, 0.01, 0.3]),
     st.sampled_from([0.0, 0.5, 1.0]),
     st.lists(st.floats(0, 0.1), min_size=1, max_size=6),
+    st.sampled_from([{}, {"dense.weight": 0.5, "dense.bias": 0.5, "norm.bias": 0.25}]),
 )
 @settings(max_examples=50, deadline=None)
-def test_updates_are_google_s(bias_correction, decay, clip, rates):
+def test_updates_are_google_s(bias_correction, decay, clip, rates, scales):
     torch.manual_seed(len(rates))
     model = Model()
-    optimizer = Optimizer(model, OptimizerConfig(weight_decay=decay, clip_norm=clip, bias_correction=bias_correction))
+    config = OptimizerConfig(weight_decay=decay, clip_norm=clip, bias_correction=bias_correction)
+    optimizer = Optimizer(model, config, scale=lambda name: scales.get(name, 1.0))
     values = copy_of(model)
     moments = {name: [(0.0, 0.0)] * len(value) for name, value in values.items()}
     for step, rate in enumerate(rates, 1):
@@ -52,7 +54,7 @@ def test_updates_are_google_s(bias_correction, decay, clip, rates):
                     gradient,
                     moments[name][i],
                     step,
-                    rate,
+                    rate * scales.get(name, 1.0),
                     decay if is_decayed else 0.0,
                     bias_correction,
                 )

@@ -52,7 +52,7 @@ class Rows:
         """The share of `rank` in step `step` of a global batch of `size` rows."""
         places = np.arange(rank * size // world, (rank + 1) * size // world)
         numbers = step * size + places
-        starts = self._where(numbers) * self._text
+        starts = endless(numbers, self.count, self._order) * self._text
         cuts = self._cut(starts, numbers)[:, None]
         columns = np.arange(self._length)
         text = self._stream.read(starts, self._text)
@@ -61,14 +61,6 @@ class Rows:
         original[(columns == cuts + 1) | (columns == self._length - 1)] = self._specials.sep
         segments = (columns > cuts + 1).astype(np.int64)
         return Batch(torch.from_numpy(original), torch.from_numpy(segments), torch.from_numpy(places.astype(np.int32)))
-
-    def _where(self, numbers: np.ndarray) -> np.ndarray:
-        """The stream's rows behind the numbers; a batch may straddle epochs."""
-        epochs, places = np.divmod(numbers, self.count)
-        where = np.empty_like(numbers)
-        for epoch in np.unique(epochs).tolist():
-            where[epochs == epoch] = permute(places[epochs == epoch], self.count, fold(self._order, epoch))
-        return where
 
     def _cut(self, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """How many tokens of a row are A: up to the document's end nearest the middle (the earlier of two), and where
@@ -82,6 +74,16 @@ class Rows:
             nearer = (end > 0) & (end < self._text) & (np.abs(2 * end - self._text) < distance)
             cut, distance = np.where(nearer, end, cut), np.where(nearer, np.abs(2 * end - self._text), distance)
         return cut
+
+
+def endless(numbers: np.ndarray, count: int, key: Tensor) -> np.ndarray:
+    """Where the numbers of an endless sequence of shuffled epochs lie within their epoch of `count`; they may straddle
+    epochs."""
+    epochs, places = np.divmod(numbers, count)
+    where = np.empty_like(numbers)
+    for epoch in np.unique(epochs).tolist():
+        where[epochs == epoch] = permute(places[epochs == epoch], count, fold(key, epoch))
+    return where
 
 
 def permute(index: np.ndarray, n: int, key: Tensor) -> np.ndarray:

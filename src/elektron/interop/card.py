@@ -1,8 +1,11 @@
 """The model card: what a run knows of itself, for whoever finds the folder."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from elektron.interop.huggingface import Role
+from elektron.model.task_heads import Tuned
 
 _USE = {
     "discriminator": """from transformers import AutoTokenizer, ElectraForPreTraining
@@ -60,6 +63,53 @@ Held-out numbers are from documents that were not trained on. The config below r
 
 It has read what was in its corpus and nothing else, biases included. A probability of "replaced" is relative to the
 replacements its own generator made in training: it is no calibrated probability of an error in somebody's text.
+"""
+
+
+_TASKS = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "tagging": "token-classification",
+    "span": "question-answering",
+}
+"""The pipeline for each kind of network."""
+
+
+def task_card(
+    network: Tuned, folder: str, metrics: Mapping[str, Mapping[str, float]], settings: Mapping[str, Any]
+) -> str:
+    """`metrics` are those of each development set, `settings` all that decided them."""
+    numbers = "\n".join(
+        f"| {split}: {name} | {100 * value:.1f} |" for split, of in metrics.items() for name, value in of.items()
+    )
+    pipeline = _TASKS[network.kind]
+    return f"""---
+library_name: transformers
+pipeline_tag: {pipeline}
+tags:
+- electra
+- elektron
+---
+
+# {settings["task"]}
+
+An ELECTRA encoder that was fine-tuned with Elektron.
+
+```python
+from transformers import pipeline
+
+pipeline("{pipeline}", model="{folder}")
+```
+
+| development set | percent |
+|---|---|
+{numbers}
+
+The settings that decided it:
+
+```json
+{json.dumps(settings, indent=2)}
+```
 """
 
 

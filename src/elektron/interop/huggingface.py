@@ -2,8 +2,8 @@
 
     FOLDER/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
 
-The discriminator opens as ElectraForPreTraining or AutoModel, the generator as ElectraForMaskedLM. The discriminator's
-folder also says how sentence-transformers is to pool it.
+The discriminator opens as ElectraForPreTraining or AutoModel, the generator as ElectraForMaskedLM, fine-tuned networks
+as the class of their task. The discriminator's folder also says how sentence-transformers is to pool it.
 """
 
 from pathlib import Path
@@ -17,13 +17,15 @@ from torch import Tensor
 from elektron.data.files import new_folder, read_json, write_atomically, write_json
 from elektron.data.tokenizer import Tokenizer
 from elektron.data.tokenizer import save as save_tokenizer
-from elektron.model.encoder import NORM_EPSILON, SEGMENTS, Embeddings, EncoderConfig
+from elektron.model.encoder import NORM_EPSILON, SEGMENTS, Embeddings, Encoder, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import DEVIATION
+from elektron.model.task_heads import Tuned
 from elektron.model.weights import write_tensors
 
-Network = TypeVar("Network", Discriminator, Generator)
-Role = Literal["discriminator", "generator"]
+Network = Discriminator | Generator | Tuned
+Loaded = TypeVar("Loaded", Discriminator, Generator)
+Role = Literal["discriminator", "generator", "classification", "regression", "tagging", "span"]
 
 _ENCODER = {
     "embeddings.word": ["embeddings.word_embeddings"],
@@ -45,6 +47,13 @@ NAMES = {
     "generator.head.dense": ["generator_predictions.dense"],
     "generator.head.norm": ["generator_predictions.LayerNorm"],
     "generator.head": ["generator_lm_head"],
+    **{
+        f"{kind}.head.{ours}": [f"classifier.{theirs}"]
+        for kind in ("classification", "regression")
+        for ours, theirs in (("dense", "dense"), ("score", "out_proj"))
+    },
+    "tagging.head.score": ["classifier"],
+    "span.head.score": ["qa_outputs"],
 }
 """Our modules and theirs; '*' is a layer's number. Where theirs are several, ours is them one under the other."""
 
@@ -52,7 +61,16 @@ WEIGHTS = "model.safetensors"
 _TIED = "generator_lm_head.weight"
 _IGNORED = {"electra.embeddings.position_ids", "electra.embeddings.token_type_ids"}
 """Buffers that old versions saved."""
-_ARCHITECTURES = {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}
+_ARCHITECTURES: dict[Role, str] = {
+    "discriminator": "ElectraForPreTraining",
+    "generator": "ElectraForMaskedLM",
+    "classification": "ElectraForSequenceClassification",
+    "regression": "ElectraForSequenceClassification",
+    "tagging": "ElectraForTokenClassification",
+    "span": "ElectraForQuestionAnswering",
+}
+_ENCODERS = "electra."
+"""What their names of an encoder's weights begin with, but in the folder of an encoder alone."""
 
 
 def their_names(name: str, role: Role) -> list[str]:
@@ -67,11 +85,13 @@ def their_names(name: str, role: Role) -> list[str]:
     raise ValueError(f"no Hugging Face name for {name!r} of the {role}: the table in {__name__} is not total")
 
 
-def role_of(network: Discriminator | Generator) -> Role:
+def role_of(network: Network) -> Role:
+    if isinstance(network, Tuned):
+        return network.kind
     return "generator" if isinstance(network, Generator) else "discriminator"
 
 
-def to_tensors(network: Discriminator | Generator) -> dict[str, Tensor]:
+def to_tensors(network: Network) -> dict[str, Tensor]:
     """The network's weights under their names."""
     tensors = {}
     for name, parameter in network.named_parameters():
@@ -82,7 +102,7 @@ def to_tensors(network: Discriminator | Generator) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def from_tensors(network: Discriminator | Generator, tensors: dict[str, Tensor], source: str) -> None:
+def from_tensors(network: Network, tensors: dict[str, Tensor], source: str) -> None:
     """Put weights with their names into the network; a name left over on either side raises."""
     left = {name: tensor for name, tensor in tensors.items() if name not in _IGNORED}
     for name, parameter in network.named_parameters():
@@ -158,11 +178,24 @@ def load_generator(folder: str | Path) -> Generator:
     return _load(Generator, Path(folder))
 
 
-def _load(kind: type[Network], folder: Path) -> Network:
+def _load(kind: type[Loaded], folder: Path) -> Loaded:
     shape, vocab_size = our_config(folder)
     network = kind(shape, Embeddings(vocab_size, shape))
     from_tensors(network, read_tensors(folder), str(folder))
     return network.eval()
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """The encoder of any ELECTRA in a Hugging Face folder, whatever head it has."""
+    shape, vocab_size = our_config(folder)
+    network = Discriminator(shape, Embeddings(vocab_size, shape))
+    tensors = read_tensors(folder)
+    if not any(name.startswith(_ENCODERS) for name in tensors):
+        tensors = {_ENCODERS + name: tensor for name, tensor in tensors.items()}
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(_ENCODERS)}
+    head = {name: tensor for name, tensor in to_tensors(network).items() if not name.startswith(_ENCODERS)}
+    from_tensors(network, own | head, str(folder))
+    return network.encoder
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -177,18 +210,30 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path}: damaged ({error})") from error
 
 
-def save(network: Discriminator | Generator, tokenizer: Tokenizer, folder: Path, card: str) -> None:
+def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str) -> None:
     """Write a network as a Hugging Face folder, whole or not at all; another of them that is there is replaced."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
         raise ValueError(f"{folder} holds something else than a model: remove it, or export to another folder")
+    if isinstance(network, Tuned) and network.style == "original":
+        raise ValueError("transformers has no class for the original's heads: train with --head transformers to export")
     role, shape = role_of(network), network.encoder.config
     with new_folder(folder) as unfinished:
         save_tokenizer(tokenizer, unfinished, shape.positions)
         write_tensors(unfinished / WEIGHTS, to_tensors(network))
         write_atomically(unfinished / "README.md", card.encode())
-        write_json(unfinished / "config.json", their_config(shape, tokenizer.vocab_size, role, tokenizer.specials.pad))
+        config = their_config(shape, tokenizer.vocab_size, role, tokenizer.specials.pad)
+        write_json(unfinished / "config.json", config | (_of_task(network) if isinstance(network, Tuned) else {}))
         if role == "discriminator":
             _write_pooling(unfinished, shape)
+
+
+def _of_task(network: Tuned) -> dict[str, Any]:
+    """What config.json says of a task's head."""
+    names = {"id2label": dict(enumerate(network.labels)), "label2id": {n: i for i, n in enumerate(network.labels)}}
+    if network.kind == "span":
+        return {}
+    kinds = {"regression": "regression", "classification": "single_label_classification"}
+    return names | ({"problem_type": kinds[network.kind]} if network.kind in kinds else {})
 
 
 def _write_pooling(folder: Path, shape: EncoderConfig) -> None:

@@ -2,10 +2,11 @@
 
     g      = gradient * clip / max(norm, clip)
     first  = b1 * first + (1 - b1) * g;      second = b2 * second + (1 - b2) * g^2
-    value -= rate * (first / (1 - b1^t) / (sqrt(second / (1 - b2^t)) + epsilon) + decay * value)
+    value -= rate * scale * (first / (1 - b1^t) / (sqrt(second / (1 - b2^t)) + epsilon) + decay * value)
     copy   = value in bfloat16
 
-Where kernels do not run, torch's own AdamW serves (train/optimizer.py). 30 bytes of memory traffic a parameter.
+A parameter may have a scale of its own for the learning rate. Where kernels do not run, torch's own AdamW serves
+(train/optimizer.py). 30 bytes of memory traffic a parameter.
 """
 
 import math
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from elektron.kernels.gpu import tl, triton
 
+ALIGNMENT = 128
+"""Elements; each parameter begins at a multiple, so that kernels read it in whole vectors and its scale once."""
 _BLOCK = 4096
 
 
@@ -27,6 +30,7 @@ def adamw_(
     updates: Tensor,
     norm: Tensor,
     rate: Tensor,
+    scales: Tensor | None = None,
     *,
     beta1: float,
     beta2: float,
@@ -35,13 +39,17 @@ def adamw_(
     clip_norm: float,
 ) -> None:
     """Flat buffers, of which the first `decayed` elements are decayed. `updates` is t, this one counted; `norm` that of
-    all gradients. A `clip_norm` of 0 clips nothing."""
+    all gradients; `scales` has what the rate is multiplied by for each ALIGNMENT elements. A `clip_norm` of 0 clips
+    nothing."""
     count = len(values)
     _adamw_kernel[(triton.cdiv(count, _BLOCK),)](
-        *(values, copies, gradients, first, second, updates, norm, rate, count, decayed, clip_norm),
+        *(values, copies, gradients, first, second, updates, norm, rate, norm if scales is None else scales),
+        *(count, decayed, clip_norm),
         *(beta1, beta2, math.log(beta1) if beta1 else -1e9, math.log(beta2) if beta2 else -1e9),
         *(epsilon, weight_decay),
         CLIPS=clip_norm > 0,
+        SCALES=scales is not None,
+        ALIGNED=ALIGNMENT,
         BLOCK=_BLOCK,
         num_warps=8,
     )
@@ -49,8 +57,9 @@ def adamw_(
 
 @triton.jit
 def _adamw_kernel(
-    values, copies, gradients, first, second, updates, norm, rate, count, decayed, clip_norm,
-    beta1, beta2, log_beta1, log_beta2, epsilon, weight_decay, CLIPS: tl.constexpr, BLOCK: tl.constexpr,
+    values, copies, gradients, first, second, updates, norm, rate, scales, count, decayed, clip_norm,
+    beta1, beta2, log_beta1, log_beta2, epsilon, weight_decay,
+    CLIPS: tl.constexpr, SCALES: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
@@ -65,6 +74,8 @@ def _adamw_kernel(
     value = tl.load(values + at, inside, 0.0)
     change = m / correction1 / (tl.sqrt(v / correction2) + epsilon)
     change += tl.where(at < decayed, weight_decay, 0.0) * value
+    if SCALES:
+        change *= tl.load(scales + at // ALIGNED, inside, 0.0)
     value -= tl.load(rate) * change
     tl.store(first + at, m, inside)
     tl.store(second + at, v, inside)

@@ -1,5 +1,6 @@
 """Weights: in which precision, and in a file."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -19,6 +20,15 @@ def lower(network: nn.Module, dtype: torch.dtype) -> None:
     for name, parameter in network.named_parameters():
         if is_lowered(name):
             parameter.data = parameter.data.to(dtype)
+
+
+def fingerprint(network: nn.Module) -> str:
+    """Names the parameters' values."""
+    total = hashlib.sha256()
+    for name, parameter in network.named_parameters():
+        total.update(name.encode())
+        total.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -76,13 +76,14 @@ def load_newest(run: Path) -> Checkpoint | None:
         return None
     folder = run / FOLDER / _name(steps[-1])
     try:
-        return _load(folder)
+        return load(folder)
     except ValueError as error:
         older = f"step {steps[-2]}, the one before it" if len(steps) > 1 else "the beginning"
         raise ValueError(f"{error}; remove {folder} to go on from {older}") from error
 
 
-def _load(folder: Path) -> Checkpoint:
+def load(folder: Path) -> Checkpoint:
+    """The checkpoint in a folder, every byte of it checked."""
     path = folder / _MANIFEST
     manifest = fields_of(read_json(path), ("version", "step", "files"), path)
     if manifest["version"] != VERSION or folder.name != _name(manifest["step"]):

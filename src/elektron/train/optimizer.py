@@ -5,21 +5,20 @@ The buffer is float32. Where the model computes in a lower precision it reads a 
 update; gradients are summed in float32 all the same.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from elektron.kernels.adam import adamw_
+from elektron.kernels.adam import ALIGNMENT, adamw_
 from elektron.kernels.gpu import runs_on
 from elektron.model.weights import is_lowered
 
 _SETTLED = 1e9
 """A step count at which Adam's bias corrections are 1 to the last bit, and one more is the same in float32."""
-
-_ALIGNMENT = 128
-"""Elements; each parameter begins at a multiple, so that kernels read it in whole vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +46,45 @@ class OptimizerConfig:
                 raise ValueError(f"--optimizer.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
 
 
+class _Group(NamedTuple):
+    """A stretch of the buffer whose parameters are treated alike."""
+
+    where: slice
+    weight_decay: float
+    scale: float
+    """Of the learning rate."""
+
+
 class Optimizer:
     """Takes a model's float32 parameters into its flat buffer and updates them there. The model is left to compute in
-    `dtype`: its parameters are then the copies."""
+    `dtype`: its parameters are then the copies. `scale` gives the factor of a parameter's learning rate by its name."""
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: OptimizerConfig,
+        dtype: torch.dtype = torch.float32,
+        scale: Callable[[str], float] = lambda name: 1.0,
+    ) -> None:
         self._config = config
-        named = sorted(model.named_parameters(), key=lambda item: not _is_decayed(item[0]))  # stable: decayed first
+        kinds = {name: (not _is_decayed(name), scale(name)) for name, _ in model.named_parameters()}
+        named = sorted(model.named_parameters(), key=lambda item: kinds[item[0]])  # stable; decayed first
         self._places: dict[str, tuple[slice, torch.Size]] = {}
+        self._groups: list[_Group] = []
         start = 0
-        for name, parameter in named:
-            self._places[name] = slice(start, start + parameter.numel()), parameter.shape
-            start = -(-(start + parameter.numel()) // _ALIGNMENT) * _ALIGNMENT
-            if _is_decayed(name):
-                self._decayed = start
+        for kind in sorted(set(kinds.values())):
+            first = start
+            for name, parameter in named:
+                if kinds[name] == kind:
+                    self._places[name] = slice(start, start + parameter.numel()), parameter.shape
+                    start = -(-(start + parameter.numel()) // ALIGNMENT) * ALIGNMENT
+            self._groups.append(_Group(slice(first, start), 0.0 if kind[0] else config.weight_decay, kind[1]))
         self.values = torch.zeros(start, device=named[0][1].device)
         self.gradients = torch.zeros_like(self.values)
         self._moments = {"first": torch.zeros_like(self.values), "second": torch.zeros_like(self.values)}
-        self._updates = torch.zeros(2, device=self.values.device)  # one for each group
+        self._updates = torch.zeros(len(self._groups), device=self.values.device)
         self._set_updates(0)
+        self._scales = self._scales_of_blocks()
         for name, parameter in named:
             self.values[self._places[name][0]] = parameter.detach().flatten()
         self._copies = self.values if dtype == torch.float32 else self.values.to(dtype)
@@ -74,6 +93,14 @@ class Optimizer:
             parameter.data = (self._copies if is_lowered(name) else self.values)[where].view(shape)
             parameter.grad_dtype = torch.float32
             parameter.grad = self.gradients[where].view(shape)
+
+    def _scales_of_blocks(self) -> Tensor | None:
+        if all(group.scale == 1.0 for group in self._groups):
+            return None
+        scales = torch.empty(len(self.values) // ALIGNMENT, device=self.values.device)
+        for where, _, scale in self._groups:
+            scales[where.start // ALIGNMENT : where.stop // ALIGNMENT] = scale
+        return scales
 
     def _set_updates(self, updates: int) -> None:
         self._updates.fill_(updates if self._config.bias_correction else _SETTLED)
@@ -94,9 +121,10 @@ class Optimizer:
         config = self._config
         self._updates += 1
         first, second = self._moments.values()
+        decayed = sum(g.where.stop - g.where.start for g in self._groups if g.weight_decay)
         adamw_(
-            *(self.values, self._copies, self.gradients, first, second, self._decayed),
-            *(self._updates, norm, learning_rate),
+            *(self.values, self._copies, self.gradients, first, second, decayed),
+            *(self._updates, norm, learning_rate, self._scales),
             beta1=config.beta1,
             beta2=config.beta2,
             epsilon=config.epsilon,
@@ -108,11 +136,7 @@ class Optimizer:
         config = self._config
         if config.clip_norm:
             self.gradients.mul_(config.clip_norm / norm.clamp(min=config.clip_norm))
-        decayed, others = slice(0, self._decayed), slice(self._decayed, None)
-        for where, weight_decay, count in (
-            (decayed, config.weight_decay, self._updates[0]),
-            (others, 0.0, self._updates[1]),
-        ):
+        for (where, weight_decay, scale), count in zip(self._groups, self._updates.unbind(), strict=True):
             adamw(
                 [self.values[where]],
                 [self.gradients[where]],
@@ -126,7 +150,7 @@ class Optimizer:
                 beta1=config.beta1,
                 beta2=config.beta2,
                 eps=config.epsilon,
-                lr=learning_rate,
+                lr=learning_rate * scale,
                 weight_decay=weight_decay,
             )
         if self._copies is not self.values:

@@ -1,18 +1,33 @@
 """One update: micro-batches forward and backward, then clip and step. On a GPU it is recorded once and replayed."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
 from elektron.kernels.gpu import rejoin
-from elektron.objectives.electra import Outcome
 from elektron.train.optimizer import Optimizer
 
-Forward = Callable[[Tensor, Tensor, Tensor], Outcome]
+Batch = tuple[Tensor, ...]
+"""Tensors with a line for each row. The last one has the rows' places in the global batch, which make their noise."""
+
+
+class Outcome(Protocol):
+    """What a forward pass finds."""
+
+    @property
+    def loss(self) -> Tensor: ...
+
+    @property
+    def tallies(self) -> Tensor:
+        """Sums over the batch, float64."""
+        ...
+
+
+Forward = Callable[..., Outcome]
+"""Of a batch's tensors, with keys in place of the last."""
 _WARM_UP = 3
 """Passes before a recording: compilers and libraries prepare themselves in them."""
 
@@ -39,11 +54,11 @@ def _differentiate(
     losses is the batch's loss."""
     optimizer.zero()
     tallies = []
-    for original, segments, rows in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
-        outcome = forward(original, segments, row_keys(seed, step, rows))
+    for *inputs, rows in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
+        outcome = forward(*inputs, row_keys(seed, step, rows))
         (outcome.loss / accumulate).backward()
         tallies.append(outcome.tallies)
-    rejoin(batch.original.device)
+    rejoin(batch[-1].device)
     return tallies[0] if accumulate == 1 else torch.stack(tallies).sum(0)
 
 
@@ -73,9 +88,10 @@ class Updates:
         """The tallies of step number `step`; they may be overwritten by the next."""
         if self._device.type != "cuda":
             return update(*self._parts, batch, torch.tensor(step, dtype=torch.int32), learning_rate)
-        if batch.original.shape not in self._recorded:
-            self._recorded[batch.original.shape] = self._record(batch)
-        recorded = self._recorded[batch.original.shape]
+        shape = batch[0].shape
+        if shape not in self._recorded:
+            self._recorded[shape] = self._record(batch)
+        recorded = self._recorded[shape]
         for ours, given in zip(recorded.batch, batch, strict=True):
             ours.copy_(given, non_blocking=True)
         recorded.step.fill_(step)
@@ -84,7 +100,7 @@ class Updates:
         return recorded.tallies
 
     def _record(self, batch: Batch) -> _Recorded:
-        batch = Batch(*(tensor.to(self._device) for tensor in batch))
+        batch = tuple(tensor.to(self._device) for tensor in batch)
         step = torch.zeros((), dtype=torch.int32, device=self._device)
         learning_rate = torch.zeros((), device=self._device)
         aside = torch.cuda.Stream()

@@ -10,13 +10,13 @@ from elektron.data.batches import SPECIALS
 from elektron.data.files import write_atomically
 from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
-from elektron.interop.huggingface import from_tensors, our_config, read_tensors
+from elektron.interop.huggingface import from_tensors, load_encoder, our_config, read_tensors
 from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
+from elektron.model.encoder import Encoder, EncoderConfig
 from elektron.model.initial import Start
 from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
 from elektron.presets import PRESETS
-from elektron.train.checkpoint import all_steps, load_newest, restore
+from elektron.train.checkpoint import FOLDER, all_steps, load, load_newest, restore
 from elektron.train.device import DeviceName
 from elektron.train.loop import TrainConfig, WatchConfig
 from elektron.train.optimizer import OptimizerConfig
@@ -174,15 +174,37 @@ def open_model(path: Path) -> Opened:
     return Opened(model, tokens, 0, config)
 
 
-def _open_run(run: Path) -> Opened:
+def _open_run(run: Path, checkpoint: Path | None = None) -> Opened:
     config = read_config(run)
-    saved = load_newest(run)
+    saved = load(checkpoint) if checkpoint else load_newest(run)
     if saved is None:
         raise ValueError(f"{run} has no checkpoint yet")
     tokens = tokenizer.load(run / TOKENIZER, TokenizerConfig())
     model = build(config, tokens)
     restore(model, saved.model)
     return Opened(model, tokens, saved.step, config)
+
+
+class Pretrained(NamedTuple):
+    """An encoder to be fine-tuned."""
+
+    encoder: Encoder
+    tokenizer: Tokenizer
+    step: int
+    """Updates it has seen; 0 where nobody knows."""
+
+
+def open_encoder(path: Path) -> Pretrained:
+    """The discriminator's encoder of a run's newest checkpoint or of the one that is named, or that of any ELECTRA in a
+    Hugging Face folder."""
+    run = path.parent.parent if path.parent.name == FOLDER else path
+    if (run / CONFIG).exists():
+        opened = _open_run(run, path if run != path else None)
+        return Pretrained(opened.model.discriminator.encoder, opened.tokenizer, opened.step)
+    folder = path / DISCRIMINATOR if (path / DISCRIMINATOR).is_dir() else path
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{path} is neither a run, nor a checkpoint of one, nor a Hugging Face folder")
+    return Pretrained(load_encoder(folder), tokenizer.load(folder, TokenizerConfig()), 0)
 
 
 def settings_of(source: str, generator: str) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""The losses of tasks: means over a batch of what the head says against what was to be said.
+
+classification  cross-entropy of [CLS]'s scores
+regression      squared error of [CLS]'s one score
+tagging         cross-entropy of the tokens that have a class
+span            half the cross-entropy of the first token and half that of the last, over all places of the row
+"""
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from elektron.data.examples import IGNORED, Inputs
+from elektron.model.task_heads import Kind, Tuned
+
+
+class Outcome(NamedTuple):
+    """What a batch taught."""
+
+    loss: Tensor
+    tallies: Tensor  # [1] the loss
+
+
+def learn(network: Tuned, inputs: Inputs, keys: Tensor | None) -> Outcome:
+    scores = network(inputs.tokens, inputs.segments, inputs.mask, keys)
+    loss = loss_of(network.kind, scores.float(), inputs.targets)
+    return Outcome(loss, loss.detach().double()[None])
+
+
+def loss_of(kind: Kind, scores: Tensor, targets: Tensor) -> Tensor:
+    """Scores [B, C] or [B, T, C]; targets as `Inputs` has them."""
+    if kind == "regression":
+        return F.mse_loss(scores.squeeze(-1), targets.float())
+    if kind == "span":
+        first, last = scores.unbind(-1)
+        return (F.cross_entropy(first, targets[:, 0]) + F.cross_entropy(last, targets[:, 1])) / 2
+    return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)

@@ -1,0 +1,1 @@
+"""What encoders are fine-tuned for: tasks as data."""

@@ -1,0 +1,255 @@
+"""Tasks from files, by name: questions about texts, tags of words, and whatever a table of one's own holds. GLUE's are
+in glue.py."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from elektron.data.tokenizer import Tokenizer
+from elektron.model.task_heads import Kind
+from elektron.tasks import metrics, squad, tagging
+from elektron.tasks.tables import field, read_table
+from elektron.tasks.task import Outputs, Split, Task
+from elektron.tasks.texts import Known, Text, counted, encoded, predicted
+
+Counting = Literal["entities", "tokens", "errors"]
+_FILES = ("train", "dev", "test")
+_SUFFIXES = (".txt", ".tsv", ".conll", ".conllu")
+_ERROR = "i"
+"""The tag of an incorrect word."""
+
+
+class Tagging(NamedTuple):
+    """A task that gives each word a tag."""
+
+    counting: Counting
+    word: int | str = 0
+    """Columns of the files, or fields of JSON."""
+    tag: int | str = -1
+    are_chunks: bool = False
+    """Whether tags are learned as BIOES, whatever the files have."""
+    length: int = 128
+    epochs: int = 3
+
+
+TAGGING = {
+    "chunk": Tagging("entities", are_chunks=True, length=256),
+    "ner": Tagging("entities"),
+    "pos": Tagging("tokens", word=1, tag=3),
+    "ged": Tagging("errors"),
+}
+"""CoNLL-2000 and -2003, universal parts of speech (CoNLL-U), and the detection of errors (FCE)."""
+
+
+class Reading(NamedTuple):
+    """A task that answers questions about a text."""
+
+    train: str
+    dev: str
+    can_be_unanswerable: bool
+    length: int = 512
+    epochs: int = 2
+
+
+READING = {
+    "squad": Reading("train-v1.1.json", "dev-v1.1.json", can_be_unanswerable=False),
+    "squad2": Reading("train-v2.0.json", "dev-v2.0.json", can_be_unanswerable=True),
+    "mrqa": Reading("train.jsonl.gz", "dev.jsonl.gz", can_be_unanswerable=False),
+}
+
+
+class Files(NamedTuple):
+    """Where the examples are; `test` may be missing."""
+
+    train: Path
+    dev: Path
+    test: Path | None
+
+    def all(self) -> list[Path]:
+        return [path for path in self if path is not None]
+
+
+def files_of(name: str, data: Path) -> Files:
+    """The files of a task of this page in its folder."""
+    if name in READING:
+        return Files(data / READING[name].train, data / READING[name].dev, None)
+    found = {split: _file(data, split) for split in _FILES}
+    if not (found["train"] and found["dev"]):
+        missing = "train" if not found["train"] else "dev"
+        raise ValueError(
+            f"{data} has no {missing} file: {missing} and one of {', '.join(_SUFFIXES)}, or say --{missing}"
+        )
+    return Files(found["train"], found["dev"], found["test"])
+
+
+def _file(data: Path, split: str) -> Path | None:
+    return next((path for suffix in _SUFFIXES if (path := data / f"{split}{suffix}").exists()), None)
+
+
+def tagging_task(name: str, protocol: Tagging, files: Files, tokenizer: Tokenizer, longest: int) -> Task:
+    sentences = {path: _sentences(path, protocol) for path in files.all()}
+    learned = tagging.labels_of(sentences[files.train])
+    labels = tagging.labels_of([sentence for of_file in sentences.values() for sentence in of_file])
+    notes = []
+    if strange := [label for label in labels if label not in learned]:
+        notes.append(f"tags that are not among those to learn from, and so count as errors: {', '.join(strange)}")
+
+    def split(path: Path) -> Split:
+        pieces = tagging.pieces(sentences[path], tokenizer, labels, longest, str(path))
+        if pieces.cut:
+            notes.append(f"{pieces.cut:,} sentences of {path.name} go on in another row of {longest} tokens")
+        return Split(pieces.rows, _Tagged(pieces, sentences[path], labels))
+
+    return Task(
+        name,
+        "tagging",
+        labels,
+        split(files.train),
+        {"dev": split(files.dev)},
+        {} if files.test is None else {"test": split(files.test)},
+        {"entities": "f1", "tokens": "accuracy", "errors": "f0.5"}[protocol.counting],
+        partial(_count_tags, protocol.counting),
+        _columns,
+        ".tsv",
+        tuple(notes),
+    )
+
+
+class _Tagged(NamedTuple):
+    pieces: tagging.Pieces
+    sentences: list[tagging.Sentence]
+    labels: tuple[str, ...]
+
+    def predicted(self, outputs: Outputs) -> list[list[str]]:
+        return tagging.words_predicted(outputs, self.pieces.rows, self.pieces.places, self.labels)
+
+
+def _sentences(path: Path, protocol: Tagging) -> list[tagging.Sentence]:
+    if isinstance(protocol.word, str) and isinstance(protocol.tag, str):
+        read = tagging.read_jsonl(path, protocol.word, protocol.tag)
+    else:
+        read = tagging.read_columns(path, int(protocol.word), int(protocol.tag))
+    if not protocol.are_chunks:
+        return read
+    return [tagging.Sentence(sentence.words, tagging.to_bioes(sentence.tags)) for sentence in read]
+
+
+def _count_tags(counting: Counting, known: _Tagged, outputs: Outputs) -> dict[str, float]:
+    said, there = known.predicted(outputs), [sentence.tags for sentence in known.sentences]
+    if counting == "entities":
+        return metrics.entity_f1(said, there)._asdict()
+    if counting == "tokens":
+        return {"accuracy": metrics.token_accuracy(said, there)}
+    flags = ([tag == _ERROR for sentence in side for tag in sentence] for side in (said, there))
+    precision, recall, f05 = metrics.detection(*flags)
+    return {"f0.5": f05, "precision": precision, "recall": recall}
+
+
+def _columns(known: _Tagged, outputs: Outputs) -> str:
+    """Words and their tags, a blank line after each sentence."""
+    lines = []
+    for sentence, tags in zip(known.sentences, known.predicted(outputs), strict=True):
+        lines += [f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True)] + ["\n"]
+    return "".join(lines)
+
+
+def reading_task(name: str, protocol: Reading, files: Files, tokenizer: Tokenizer, longest: int) -> Task:
+    train = squad.windows_of(_questions(files.train), tokenizer, longest)
+    notes = [f"{len(train.lost):,} questions of {files.train.name} have an answer that is not in their context"]
+    return Task(
+        name,
+        "span",
+        ("start", "end"),
+        Split([window.row for window in squad.trainable(train)], None),
+        {"dev": _asked(files.dev, tokenizer, longest)},
+        {} if files.test is None else {"test": _asked(files.test, tokenizer, longest)},
+        "exact",
+        partial(_count_answers, protocol.can_be_unanswerable),
+        partial(_answered, protocol.can_be_unanswerable),
+        ".json",
+        tuple(notes) if train.lost else (),
+    )
+
+
+class _Asked(NamedTuple):
+    questions: list[squad.Question]
+    windows: list[squad.Window]
+
+
+def _questions(path: Path) -> list[squad.Question]:
+    return squad.read_squad(path) if path.suffix == ".json" else squad.read_mrqa(path)
+
+
+def _asked(path: Path, tokenizer: Tokenizer, longest: int) -> Split:
+    questions = _questions(path)
+    windows = squad.windows_of(questions, tokenizer, longest).windows
+    return Split([window.row for window in windows], _Asked(questions, windows))
+
+
+def _threshold(can_be_unanswerable: bool) -> float | None:
+    return 0.0 if can_be_unanswerable else None
+
+
+def _count_answers(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> dict[str, float]:
+    answers = squad.answers_of(outputs, known.windows, known.questions)
+    golds = {question.id: question.answers for question in known.questions}
+    scores = metrics.squad_scores(squad.predictions(answers, _threshold(can_be_unanswerable)), golds)
+    if can_be_unanswerable:
+        doubts = {answer.id: answer.no_answer for answer in answers}
+        scores |= metrics.best_threshold(squad.predictions(answers, None), golds, doubts)._asdict()
+    return scores
+
+
+def _answered(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> str:
+    answers = squad.answers_of(outputs, known.windows, known.questions)
+    return json.dumps(squad.predictions(answers, _threshold(can_be_unanswerable)), ensure_ascii=False, indent=0) + "\n"
+
+
+def own_task(
+    kind: Kind, files: Files, columns: tuple[str, ...], label: str, tokenizer: Tokenizer, longest: int
+) -> Task:
+    """A table of one's own: one column of text or two, and one of labels or values."""
+    train = _texts(files.train, columns, label)
+    labels = ("score",) if kind == "regression" else tuple(sorted({str(text.label) for text in train}))
+    notes = []
+
+    def split(path: Path, texts: list[Text]) -> Split:
+        found, cut = encoded(texts, tokenizer, kind, labels, longest, str(path))
+        if cut:
+            notes.append(f"{cut:,} of {len(texts):,} examples of {path.name} are cut to {longest} tokens")
+        return found
+
+    names = ("spearman", "pearson") if kind == "regression" else ("accuracy", *(("f1",) if len(labels) == 2 else ()))
+    return Task(
+        "own",
+        kind,
+        labels,
+        split(files.train, train),
+        {"dev": split(files.dev, _texts(files.dev, columns, label))},
+        {} if files.test is None else {"test": split(files.test, _texts(files.test, columns, ""))},
+        names[0],
+        counted(kind, names),
+        partial(_labelled, kind, labels),
+        ".tsv",
+        tuple(notes),
+    )
+
+
+def _texts(path: Path, columns: tuple[str, ...], label: str) -> list[Text]:
+    texts = []
+    for number, line in enumerate(read_table(path)):
+        first, *second = (field(line, column) for column in columns)
+        said = field(line, label) if label else None
+        texts.append(Text(str(number), first, second[0] if second else None, said))
+    if not texts:
+        raise ValueError(f"{path}: no examples in it")
+    return texts
+
+
+def _labelled(kind: Kind, labels: tuple[str, ...], known: Known, outputs: Outputs) -> str:
+    found = predicted(outputs, kind)
+    said = found.tolist() if kind == "regression" else [labels[number] for number in found]
+    return "".join(
+        f"{index}\t{label}\n" for index, label in zip(["index", *known.ids], ["prediction", *said], strict=True)
+    )

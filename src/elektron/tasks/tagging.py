@@ -1,0 +1,221 @@
+"""Tagging: a label for every word, as in chunking, named entities, parts of speech and the detection of errors.
+
+Files of sentences are UTF-8 and come in two forms:
+
+- Columns (CoNLL): a word a line, a blank line between sentences. A line with tabs has its columns between them, so that
+  words may hold spaces; any other has them between spaces. `-DOCSTART-` lines do no more than part sentences.
+  In CoNLL-U (ten columns, the first a number) comments, ranges of words (3-4) and empty nodes (5.1) are passed over;
+  the words are column 1 there, their parts of speech columns 3 and 4.
+- JSON lines: an object a line, with a list of words and a list of as many tags.
+
+The label of a word is that of its first token. Chunks may be written in IOB1, IOB2 (here: BIO) or BIOES.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, dropwhile, groupby, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elektron.data.examples import IGNORED, Row
+from elektron.data.tokenizer import Specials, Tokenizer
+
+_DOCUMENT = "-DOCSTART-"
+_CONLLU = re.compile(r"\d+([-.]\d+)?(\t[^\t]*){9}")
+_CONLLU_OTHER = re.compile(r"\d+[-.]\d+\t")
+_CHUNK_TAG = re.compile(r"O|[BIES](-.*)?")
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+
+_Line = tuple[int, str]  # its number in the file, from 1
+
+
+class Sentence(NamedTuple):
+    """Words and the tag of each."""
+
+    words: list[str]
+    tags: list[str]
+
+
+class Pieces(NamedTuple):
+    """Sentences as rows of tokens."""
+
+    rows: list[Row]
+    places: list[range]  # the rows that each sentence became, none if it has no words
+    cut: int  # sentences of more than one row
+
+
+def read_columns(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
+    """The sentences of a file of columns, from those numbered `word` and `tag`: 0 is the first, -1 the last."""
+    blocks = _blocks(path)
+    if _is_conllu(blocks):
+        blocks = [_conllu_words(block) for block in blocks]
+    tables = [[(number, _columns(line)) for number, line in block] for block in blocks if block]
+    _check_columns(path, list(chain.from_iterable(tables)), word, tag)
+    return [Sentence([line[word] for _, line in table], [line[tag] for _, line in table]) for table in tables]
+
+
+def _blocks(path: Path) -> list[list[_Line]]:
+    """The lines between blank lines."""
+    lines = enumerate(_lines(path), 1)
+    parted = groupby(lines, lambda line: bool(line[1].strip()) and not line[1].startswith(_DOCUMENT))
+    return [list(block) for is_sentence, block in parted if is_sentence]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; convert the file") from error
+    return [line.removesuffix("\r") for line in text.split("\n")]  # not splitlines: words may hold U+0085 or U+2028
+
+
+def _is_conllu(blocks: list[list[_Line]]) -> bool:
+    first = next((line for _, line in chain.from_iterable(blocks) if not line.startswith("#")), "")
+    return _CONLLU.fullmatch(first) is not None
+
+
+def _conllu_words(block: list[_Line]) -> list[_Line]:
+    lines = dropwhile(lambda line: line[1].startswith("#"), block)
+    return [line for line in lines if not _CONLLU_OTHER.match(line[1])]
+
+
+def _columns(line: str) -> list[str]:
+    if "\t" in line:
+        return [column.strip(" ") for column in line.split("\t")]
+    return [column for column in line.split(" ") if column]  # not split(): words may hold a no-break space
+
+
+def _check_columns(path: Path, lines: list[tuple[int, list[str]]], word: int, tag: int) -> None:
+    if not lines:
+        raise ValueError(f"{path}: no sentences; expected a word and its tag a line, a blank line between sentences")
+    first, width = lines[0][0], len(lines[0][1])
+    for what, column in (("words", word), ("tags", tag)):
+        if not -width <= column < width:
+            raise ValueError(f"{path}: no column {column} for the {what}: line {first} has {width}, 0 to {width - 1}")
+    if word % width == tag % width:
+        raise ValueError(f"{path}: words and tags cannot both be column {word % width}; line {first} has {width}")
+    for number, columns in lines:
+        if len(columns) != width:
+            raise ValueError(f"{path}, line {number}: expected {width} columns as in line {first}, not {len(columns)}")
+        if not columns[tag]:
+            raise ValueError(f"{path}, line {number}: the tag, column {tag} of {width}, is empty")
+
+
+def read_jsonl(path: Path, words: str = "words", tags: str = "tags") -> list[Sentence]:
+    """The sentences of a file of JSON objects, whose fields `words` and `tags` are read."""
+    lines = [(f"{path}, line {number}", line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+    sentences = [_json_sentence(line, where, words, tags) for where, line in lines]
+    if not any(sentence.words for sentence in sentences):
+        raise ValueError(f"{path}: no sentences; expected a JSON object with {words!r} and {tags!r} a line")
+    return sentences
+
+
+def _json_sentence(line: str, where: str, words: str, tags: str) -> Sentence:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: {type(record).__name__}, not an object; every line must be one")
+    made = Sentence(_strings(record, words, where), _strings(record, tags, where))
+    if len(made.words) != len(made.tags):
+        raise ValueError(f"{where}: {len(made.words)} {words!r} but {len(made.tags)} {tags!r}; each word has one tag")
+    return made
+
+
+def _strings(record: dict[str, Any], field: str, where: str) -> list[str]:
+    if field not in record:
+        raise ValueError(f"{where}: nothing under {field!r} (there is: {', '.join(record)})")
+    values = record[field]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{where}: {field!r} must be a list of strings, not {json.dumps(values)[:60]}")
+    if any(map(_HALF_A_CHARACTER.search, values)):
+        raise ValueError(f"{where}: {field!r} has half a surrogate pair, which is no character; mend the file")
+    return values
+
+
+def labels_of(sentences: Sequence[Sentence]) -> tuple[str, ...]:
+    """Every tag there is, sorted: the classes of a model."""
+    return tuple(sorted({tag for sentence in sentences for tag in sentence.tags}))
+
+
+def to_bioes(tags: Sequence[str]) -> list[str]:
+    """IOB1, IOB2 or BIOES as BIOES: B, I and E begin, continue and end a chunk, S is a chunk of one word."""
+    on = [*_goes_on(tags), False]
+    return [tag if tag == "O" else "SBEI"[2 * on[i] + on[i + 1]] + tag[1:] for i, tag in enumerate(tags)]
+
+
+def to_bio(tags: Sequence[str]) -> list[str]:
+    """BIOES as IOB2, of the same chunks; also where a model's tags do not fit together."""
+    return [tag if tag == "O" else "BI"[on] + tag[1:] for tag, on in zip(tags, _goes_on(tags), strict=True)]
+
+
+def _goes_on(tags: Sequence[str]) -> list[bool]:
+    """Whether each word is in one chunk with the word before it."""
+    strange = next((tag for tag in tags if not _CHUNK_TAG.fullmatch(tag)), None)
+    if strange is not None:
+        raise ValueError(f"tag {strange!r} names no chunk: expected O, or B-, I-, E- or S- before a name")
+    return [a[0] in "BI" and b[0] in "IE" and a[1:] == b[1:] for a, b in pairwise(["O", *tags])]
+
+
+def pieces(
+    sentences: Sequence[Sentence], tokenizer: Tokenizer, labels: Sequence[str], longest: int, source: str
+) -> Pieces:
+    """Sentences as rows of at most `longest` tokens; one that is longer continues in another row at a word's beginning.
+
+    `source` is where the sentences are from, for complaints.
+    """
+    room = longest - 2  # for [CLS] and [SEP]
+    if room < 1:
+        raise ValueError(f"rows of {longest} tokens have no room for words: at least 3")
+    tokens, numbers = _tokens_of_words(sentences, tokenizer, room), {label: i for i, label in enumerate(labels)}
+    rows, places = [], []
+    for count, sentence in enumerate(sentences, 1):
+        unknown = next((tag for tag in sentence.tags if tag not in numbers), None)
+        if unknown is not None:
+            raise ValueError(f"{source}, sentence {count}: tag {unknown!r} is none of the {len(labels)} known labels")
+        parts, classes = [tokens[word] for word in sentence.words], [numbers[tag] for tag in sentence.tags]
+        made = [_row(parts[s], classes[s], tokenizer.specials) for s in _slices([len(p) for p in parts], room)]
+        places.append(range(len(rows), len(rows) + len(made)))
+        rows += made
+    return Pieces(rows, places, sum(len(place) > 1 for place in places))
+
+
+def _tokens_of_words(sentences: Sequence[Sentence], tokenizer: Tokenizer, room: int) -> dict[str, np.ndarray]:
+    """The tokens of every word, at least one and at most `room`."""
+    words = list(dict.fromkeys(word for sentence in sentences for word in sentence.words))
+    ids, lengths = tokenizer.encode([f" {word}" for word in words])  # byte-level tokenizers begin words with a space
+    parts = np.split(ids.astype(np.int64), np.cumsum(lengths))[:-1]
+    unknown = np.array([tokenizer.specials.unk])
+    return {word: part[:room] if len(part) else unknown for word, part in zip(words, parts, strict=True)}
+
+
+def _slices(lengths: Sequence[int], room: int) -> Iterator[slice]:
+    """As many words as there is room for, again and again."""
+    first, taken = 0, 0
+    for i, length in enumerate(lengths):
+        if taken + length > room:
+            yield slice(first, i)
+            first, taken = i, 0
+        taken += length
+    if lengths:
+        yield slice(first, len(lengths))
+
+
+def _row(parts: Sequence[np.ndarray], classes: Sequence[int], specials: Specials) -> Row:
+    """`[CLS] words [SEP]`, in one segment."""
+    tokens = np.concatenate([[specials.cls], *parts, [specials.sep]])
+    target = np.full(len(tokens), IGNORED, np.int64)
+    target[np.cumsum([1, *(len(part) for part in parts[:-1])])] = classes
+    return Row(tokens, len(tokens), target)
+
+
+def words_predicted(
+    logits: Sequence[np.ndarray], rows: Sequence[Row], places: Sequence[range], labels: Sequence[str]
+) -> list[list[str]]:
+    """The tags of every sentence's words: `logits` are of the rows, [T, C] each."""
+    classes = [scores[row.target != IGNORED].argmax(-1) for scores, row in zip(logits, rows, strict=True)]
+    return [[labels[int(c)] for row in place for c in classes[row]] for place in places]

@@ -1,0 +1,170 @@
+"""Tasks from files: what is asked, and how answers are counted. Networks are played by scores that know the answer."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elektron.data.examples import IGNORED
+from elektron.data.tokenizer import Tokenizer
+from elektron.tasks.protocols import READING, TAGGING, Files, Tagging, files_of, own_task, reading_task, tagging_task
+from elektron.tasks.task import Outputs, Split
+
+CHUNKS = "The DT B-NP\nold JJ I-NP\ncat NN I-NP\nsees VB B-VP\n\nA DT B-NP\ndog NN I-NP\n. . O\n"
+ERRORS = "The\tc\ncat\tc\nsee\ti\n\nA\ti\ndog\tc\n"
+
+
+def told(split: Split, count: int) -> Outputs:
+    """Scores of the targets: one where they are, zero elsewhere."""
+    found = []
+    for row in split.rows:
+        scores = np.zeros((len(row.tokens), count))
+        if row.target.shape == (2,) and count == 2 and split.known is not None and not hasattr(split.known, "labels"):
+            scores[row.target[0], 0] = scores[row.target[1], 1] = 1.0
+        else:
+            where = np.flatnonzero(row.target != IGNORED)
+            scores[where, row.target[where]] = 1.0
+        found.append(scores)
+    return found
+
+
+def columns(tmp_path: Path, train: str, dev: str) -> Files:
+    (tmp_path / "train.txt").write_text(train)
+    (tmp_path / "dev.txt").write_text(dev)
+    return files_of("chunk", tmp_path)
+
+
+def test_chunks(tmp_path: Path, small_tokenizer: Tokenizer):
+    task = tagging_task("chunk", TAGGING["chunk"], columns(tmp_path, CHUNKS, CHUNKS), small_tokenizer, 64)
+    assert task.labels == ("B-NP", "E-NP", "I-NP", "O", "S-VP")
+    split = task.dev["dev"]
+    right = told(split, 5)
+    assert task.metrics(split.known, right) == {"precision": 1.0, "recall": 1.0, "f1": 1.0}
+    assert task.metric == "f1"
+    assert task.answers(split.known, right).split("\n")[:5] == ["The\tB-NP", "old\tI-NP", "cat\tE-NP", "sees\tS-VP", ""]
+    nothing = [np.eye(5)[[3] * len(row.tokens)] for row in split.rows]
+    assert task.metrics(split.known, nothing)["f1"] == 0.0
+
+
+def test_tags_that_were_never_learned_are_told(tmp_path: Path, small_tokenizer: Tokenizer):
+    files = columns(tmp_path, CHUNKS, CHUNKS.replace("O\n", "B-LST\n"))
+    task = tagging_task("chunk", TAGGING["chunk"], files, small_tokenizer, 64)
+    assert any("S-LST" in note for note in task.notes)
+
+
+def test_errors(tmp_path: Path, small_tokenizer: Tokenizer):
+    task = tagging_task("ged", TAGGING["ged"], columns(tmp_path, ERRORS, ERRORS), small_tokenizer, 64)
+    split = task.dev["dev"]
+    assert task.metrics(split.known, told(split, 2)) == {"f0.5": 1.0, "precision": 1.0, "recall": 1.0}
+    all_wrong = [np.eye(2)[[1] * len(row.tokens)] for row in split.rows]
+    found = task.metrics(split.known, all_wrong)
+    assert found["recall"] == 1.0
+    assert found["precision"] == pytest.approx(2 / 5)
+    assert found["f0.5"] == pytest.approx(1.25 * 0.4 / (0.25 * 0.4 + 1))
+
+
+def test_one_s_own_tags(tmp_path: Path, small_tokenizer: Tokenizer):
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"w": ["the", "cat"], "t": ["D", "N"]}) + "\n")
+    task = tagging_task("own", Tagging("tokens", "w", "t"), Files(path, path, path), small_tokenizer, 16)
+    assert task.labels == ("D", "N")
+    assert task.metrics(task.dev["dev"].known, told(task.dev["dev"], 2)) == {"accuracy": 1.0}
+    assert set(task.test) == {"test"}
+
+
+def squad_file(path: Path, version: str) -> None:
+    context = "The old cat sees a dog. The queen likes the river."
+    asked = [
+        {"id": "1", "question": "Who sees?", "answers": [{"text": "old cat", "answer_start": 4}]},
+        {"id": "2", "question": "Who likes?", "answers": [{"text": "The queen", "answer_start": 24}]},
+        {"id": "3", "question": "Who is lost?", "answers": [{"text": "a mountain", "answer_start": 3}]},
+    ]
+    if version == "v2.0":
+        asked.append({"id": "4", "question": "Why?", "answers": [], "is_impossible": True})
+    path.write_text(json.dumps({"version": version, "data": [{"paragraphs": [{"context": context, "qas": asked}]}]}))
+
+
+@pytest.mark.parametrize(("name", "version"), [("squad", "v1.1"), ("squad2", "v2.0")])
+def test_questions(name, version, tmp_path: Path, small_tokenizer: Tokenizer):
+    for part in ("train", "dev"):
+        squad_file(tmp_path / f"{part}-{version}.json", version)
+    task = reading_task(name, READING[name], files_of(name, tmp_path), small_tokenizer, 90)
+    assert len(task.train.rows) == (2 if name == "squad" else 3)
+    assert task.notes == (f"1 questions of train-{version}.json have an answer that is not in their context",)
+    split = task.dev["dev"]
+    right = told(split, 2)
+    found = task.metrics(split.known, right)
+    if name == "squad":
+        assert found["exact"] == pytest.approx(2 / 3)
+    else:
+        assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (0.75, pytest.approx(2 / 3), 1.0)
+        assert found["best_exact"] == 0.75
+    said = json.loads(task.answers(split.known, right))
+    assert said["1"] == "old cat"
+    assert said["2"] == "The queen"
+    assert said.get("4", "") == ""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_tables_of_one_s_own(suffix, tmp_path: Path, small_tokenizer: Tokenizer):
+    rows = [("the cat, old", 'a "dog"', "yes"), ("a bird", "a\nfish", "no"), ("the king", "the queen", "yes")]
+    path = tmp_path / f"own{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"a": a, "b": b, "y": y}) + "\n" for a, b, y in rows))
+    elif suffix == ".csv":
+        quoted = ['"' + '","'.join(cell.replace('"', '""') for cell in row) + '"' for row in rows]
+        path.write_text("\n".join(["a,b,y", *quoted]) + "\n")
+    else:
+        path.write_text("\n".join(["a\tb\ty", *("\t".join(row).replace("\n", " ") for row in rows)]) + "\n")
+    task = own_task("classification", Files(path, path, path), ("a", "b"), "y", small_tokenizer, 32)
+    assert task.labels == ("no", "yes")
+    assert task.dev["dev"].known.targets.tolist() == [1, 0, 1]
+    first, second = (small_tokenizer.encode([text])[0].tolist() for text in rows[0][:2])
+    cls, sep = small_tokenizer.specials.cls, small_tokenizer.specials.sep
+    assert task.train.rows[0].tokens.tolist() == [cls, *first, sep, *second, sep]
+    right = [np.eye(2)[row.target] for row in task.dev["dev"].rows]
+    assert task.metrics(task.dev["dev"].known, right) == {"accuracy": 1.0, "f1": 1.0}
+    assert task.answers(task.test["test"].known, right).split("\n") == [
+        "index\tprediction",
+        "0\tyes",
+        "1\tno",
+        "2\tyes",
+        "",
+    ]
+
+
+def test_values_of_one_s_own(tmp_path: Path, small_tokenizer: Tokenizer):
+    path = tmp_path / "own.csv"
+    path.write_text("text,y\nthe cat,1.5\na dog,2\nthe king,-3\n")
+    task = own_task("regression", Files(path, path, None), ("text",), "y", small_tokenizer, 32)
+    right = [row.target[None] for row in task.dev["dev"].rows]
+    assert task.metrics(task.dev["dev"].known, right) == {"spearman": pytest.approx(1.0), "pearson": pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,y\na,b,c\n", r"line 2: 3 columns, where the others have 2"),
+        ("text,z\na,b\n", "no column 'y'"),
+        ("text,y\n", "no examples"),
+        ('text,y\n"a,b\n', "not CSV"),
+    ],
+)
+def test_bad_tables(content, message, tmp_path: Path, small_tokenizer: Tokenizer):
+    path = tmp_path / "own.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        own_task("classification", Files(path, path, None), ("text",), "y", small_tokenizer, 32)
+
+
+def test_unknown_labels_and_files(tmp_path: Path, small_tokenizer: Tokenizer):
+    train, dev = tmp_path / "a.csv", tmp_path / "b.csv"
+    train.write_text("text,y\na,1\nb,2\n")
+    dev.write_text("text,y\na,1\nb,3\n")
+    with pytest.raises(ValueError, match=r"b\.csv, example 2: unknown label '3'; known are 1, 2"):
+        own_task("classification", Files(train, dev, None), ("text",), "y", small_tokenizer, 32)
+    with pytest.raises(ValueError, match="has no train file"):
+        files_of("ner", tmp_path)
+    with pytest.raises(ValueError, match="not a table"):
+        own_task("classification", Files(tmp_path / "x.xml", dev, None), ("text",), "y", small_tokenizer, 32)

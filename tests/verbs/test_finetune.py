@@ -1,0 +1,215 @@
+"""elektron finetune, as its user has it: files in, a table out, and folders that open in transformers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from conftest import ADJECTIVES, NOUNS, VERBS
+from elektron.cli import main
+from elektron.data.tokenizer import Tokenizer
+from elektron.interop.huggingface import save
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Discriminator
+from elektron.model.initial import initialise
+from elektron.tasks import squad
+from elektron.verbs.runs import open_encoder
+
+SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=32, positions=128)
+QUICK = ["--recipe.learning-rate", "3e-3", "--recipe.layer-decay", "1", "--recipe.epochs", "6", "--recipe.batch", "8"]
+QUICK += ["--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def model(small_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A discriminator that has learned nothing yet."""
+    network = Discriminator(SHAPE, Embeddings(small_tokenizer.vocab_size, SHAPE))
+    initialise(network, 0)
+    folder = tmp_path_factory.mktemp("models") / "fresh"
+    save(network, small_tokenizer, folder, "card")
+    return folder
+
+
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
+    """CoLA: whether the sentence has a cat in it. RTE: whether both have the same animal."""
+    draw = np.random.default_rng(0)
+    folder = tmp_path / "glue"
+    for name in ("CoLA", "RTE"):
+        (folder / name).mkdir(parents=True)
+    for file, count in (("train", 160), ("dev", 60)):
+        said = [
+            f"the {draw.choice(ADJECTIVES)} {draw.choice(['cat', 'dog'])} {draw.choice(VERBS)}." for _ in range(count)
+        ]
+        cola = [f"x\t{int('cat' in text)}\t\t{text}" for text in said]
+        (folder / "CoLA" / f"{file}.tsv").write_text("\n".join(cola) + "\n")
+        rte = ["index\tsentence1\tsentence2\tlabel"]
+        for i, text in enumerate(said):
+            rte.append(f"{i}\t{text}\ta cat\t{'entailment' if 'cat' in text else 'not_entailment'}")
+        (folder / "RTE" / f"{file}.tsv").write_text("\n".join(rte) + "\n")
+    (folder / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\tthe old cat.\ta cat\n1\ta dog.\ta cat\n")
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["elektron", "finetune", *map(str, words)])
+    main()
+
+
+def test_glue_from_end_to_end(model, glue, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    arguments = ["glue", "--model", model, "--data", glue, "--out", out, "--seeds", 2, *QUICK]
+    run(monkeypatch, *arguments)
+    said = capsys.readouterr().out
+    assert "cola, seed 0: dev matthews" in said
+    assert "rte, seed 1: dev accuracy" in said
+    results = json.loads((out / "results.json").read_text())
+    assert set(results) == {"cola", "rte"}
+    assert [result["seed"] for result in results["cola"]] == [0, 1]
+    assert min(result["score"] for result in results["cola"]) > 0.9
+    table = (out / "results.md").read_text().splitlines()
+    assert table[0].startswith("| task | metric | median | mean | sd | seeds |")
+    assert table[2].startswith("| cola | matthews | ")
+    assert "| 56.8 |" in table[2]
+    lines = (out / "rte" / "seed-0" / "predictions" / "RTE.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
+    assert len(list((out / "cola").glob("seed-*/model"))) == 1
+
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")}
+    run(monkeypatch, *arguments)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *arguments, "--recipe.warmup", 0.2)
+    assert "was made with other settings (recipe): choose another --out" in capsys.readouterr().err
+
+
+def test_text_classification_in_transformers(model, glue, tmp_path, monkeypatch):
+    run(monkeypatch, "rte", "--model", model, "--data", glue, "--out", tmp_path / "out", *QUICK)
+    folder = tmp_path / "out" / "rte" / "seed-0"
+    classify = transformers.pipeline("text-classification", model=str(folder / "model"))
+    asked = [line.split("\t") for line in (glue / "RTE" / "test.tsv").read_text().splitlines()[1:]]
+    theirs = [
+        classify({"text": first, "text_pair": second})["label"]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for _, first, second in asked
+    ]
+    ours = [line.split("\t")[1] for line in (folder / "predictions" / "RTE.tsv").read_text().splitlines()[1:]]
+    assert theirs == ours
+    again = open_encoder(folder / "model").encoder
+    fresh = open_encoder(model).encoder
+    assert not torch.equal(again.embeddings.word.weight, fresh.embeddings.word.weight)
+
+
+def test_token_classification_in_transformers(model, tmp_path, monkeypatch):
+    draw = np.random.default_rng(1)
+    for file, count in (("train", 120), ("dev", 40), ("test", 20)):
+        lines = []
+        for _ in range(count):
+            words = ["the", draw.choice(ADJECTIVES), draw.choice(NOUNS), draw.choice(VERBS)]
+            lines += [f"{word}\t{'i' if word in NOUNS else 'c'}" for word in words] + [""]
+        (tmp_path / f"{file}.txt").write_text("\n".join(lines))
+    run(monkeypatch, "ged", "--model", model, "--data", tmp_path, "--out", tmp_path / "out", *QUICK)
+    folder = tmp_path / "out" / "ged" / "seed-0"
+    assert json.loads((folder / "result.json").read_text())["result"]["score"] > 0.9
+    tag = transformers.pipeline("token-classification", model=str(folder / "model"), aggregation_strategy="first")
+    blocks = (folder / "predictions" / "test.tsv").read_text().strip().split("\n\n")
+    for block in blocks:
+        words, ours = zip(*(line.split("\t") for line in block.split("\n")), strict=True)
+        theirs = [found["entity_group"] for found in tag(" ".join(words)) for _ in found["word"].split()]
+        assert theirs == list(ours)
+
+
+def test_questions_in_transformers(model, small_tokenizer, tmp_path, monkeypatch):
+    draw = np.random.default_rng(2)
+    for file, count in (("train", 60), ("dev", 20)):
+        paragraphs = []
+        for n in range(count):
+            noun = str(draw.choice(NOUNS))
+            context = f"The {draw.choice(ADJECTIVES)} {noun} {draw.choice(VERBS)}."
+            answer = {"text": noun, "answer_start": context.index(noun)}
+            paragraphs.append({"context": context, "qas": [{"id": str(n), "question": "Who?", "answers": [answer]}]})
+        (tmp_path / f"{file}-v1.1.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    dev = tmp_path / "dev-v1.1.json"
+    run(
+        *(monkeypatch, "squad", "--model", model, "--data", tmp_path, "--out", tmp_path / "out", "--length", 96),
+        *("--train", tmp_path / "train-v1.1.json", "--dev", dev, "--test", dev, *QUICK),
+    )
+    folder = tmp_path / "out" / "squad" / "seed-0"
+    theirs = transformers.ElectraForQuestionAnswering.from_pretrained(folder / "model").eval()
+    questions = squad.read_squad(dev)
+    windows = squad.windows_of(questions, small_tokenizer, 96).windows
+    logits = []
+    for window in windows:
+        tokens = torch.from_numpy(window.row.tokens).long()[None]
+        segments = (torch.arange(tokens.shape[1]) >= window.row.second).long()[None]
+        with torch.no_grad():
+            found = theirs(tokens, token_type_ids=segments)
+        logits.append(torch.stack([found.start_logits[0], found.end_logits[0]], -1).numpy())
+    expected = squad.predictions(squad.answers_of(logits, windows, questions), None)
+    assert json.loads((folder / "predictions" / "test.json").read_text()) == expected
+
+
+def test_tables_of_one_s_own(model, tmp_path, monkeypatch, capsys):
+    draw = np.random.default_rng(3)
+    lines = [f"the {noun} sees,{int(noun == 'cat')}" for noun in draw.choice(["cat", "dog"], 150)]
+    (tmp_path / "mine.csv").write_text("\n".join(["said,y", *lines]) + "\n")
+    files = ["--train", tmp_path / "mine.csv", "--dev", tmp_path / "mine.csv", "--text", "said", "--label", "y"]
+    run(monkeypatch, "own", "--model", model, *files, "--out", tmp_path / "out", *QUICK)
+    assert "own, seed 0: dev accuracy 100.0, f1 100.0" in capsys.readouterr().out
+
+
+def test_the_original_s_heads_are_not_exported(model, glue, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    run(monkeypatch, "cola", "--model", model, "--data", glue, "--out", out, "--head", "original", *QUICK)
+    assert "no class for the original's heads" in capsys.readouterr().out
+    assert not list(out.glob("cola/*/model"))
+    assert list(out.glob("cola/*/result.json"))
+
+
+def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "rte", "--model", model, "--data", glue, "--out", tmp_path / "out", "--mnli-first", *QUICK)
+    assert "has no network that has learned MNLI" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["colla"], "unknown task 'colla'"),
+        (["glue", "--data", "nowhere"], "nowhere has none of GLUE's folders"),
+        (["sst"], "train.tsv is missing"),
+        (["squad"], "train-v1.1.json is missing"),
+        (["own"], "needs --train and --dev"),
+        (["own", "--train", "no.csv", "--dev", "no.csv"], "no.csv is missing"),
+        (["cola", "--seeds", "0"], "--seeds and --together are at least 1"),
+        (["cola", "--model", "nothing"], "nothing is neither a run, nor a checkpoint of one"),
+    ],
+)
+def test_bad_input(words, message, model, glue, tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, words[0], "--model", model, "--data", glue, "--out", tmp_path / "out", *words[1:])
+    assert message in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on(model, glue, tmp_path):
+    """Killed after the first seed: it is not learned again, the others are."""
+    out = tmp_path / "out"
+    words = ["cola", "--model", model, "--data", glue, "--out", out, "--seeds", 3, *QUICK, "--recipe.epochs", 20]
+    command = [sys.executable, "-m", "elektron", "finetune", *map(str, words)]
+    first = out / "cola" / "seed-0" / "result.json"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while not first.exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    before = first.stat().st_mtime_ns
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert first.stat().st_mtime_ns == before
+    assert len(list(out.glob("cola/seed-*/result.json"))) == 3
