@@ -14,7 +14,8 @@ from elektron.data.tokenizer import Specials
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
 from elektron.model.initial import initialise
 from elektron.model.task_heads import Kind, Tuned, begin_head
-from elektron.train.tune import RecipeConfig, layer_scale, predict, tune
+from elektron.train.tune import RecipeConfig, layer_scale, predict
+from elektron.train.tune import tune as tune_by_score
 
 SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=32, positions=40)
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -27,6 +28,14 @@ def network(kind: Kind = "classification", classes: int = 2) -> Tuned:
     initialise(tuned.encoder, 0)
     begin_head(tuned.head, "transformers", 0)
     return tuned.to(DEVICE)
+
+
+def tune(networks, examples, recipe, seeds):
+    return tune_by_score(networks, examples, recipe, seeds, _nobody_asks)
+
+
+def _nobody_asks(network: Tuned) -> float:
+    raise AssertionError("a score is asked for")
 
 
 def questions(count: int, seed: int) -> Examples:
@@ -124,3 +133,20 @@ def test_a_run_that_loses_its_way_says_so():
 def _enormous() -> Examples:
     rows = [Row(np.array([2, 9, 3]), 3, np.array(1e38)) for _ in range(8)]
     return Examples(rows, SPECIALS, DEVICE)
+
+
+def test_the_best_epoch_is_taken_if_asked():
+    """Scores are made up: the second of four epochs is the best."""
+    train, seen = questions(64, 0), []
+
+    def score(network: Tuned) -> float:
+        seen.append(network.head.score.weight.detach().float().clone())
+        return [0.1, 0.9, 0.5, 0.9][len(seen) - 1]
+
+    recipe = replace(RECIPE, epochs=4, choose="best")
+    (found,), _ = tune_by_score([network()], train, recipe, [0], score)
+    assert len(seen) == 4
+    assert torch.equal(found.network.head.score.weight.detach().float(), seen[1])
+    (last,), _ = tune([network()], train, replace(RECIPE, epochs=4), [0])
+    assert torch.equal(last.network.head.score.weight.detach().float(), seen[3])
+    assert last.losses == found.losses

@@ -174,6 +174,37 @@ def test_the_original_s_heads_are_not_exported(model, glue, tmp_path, monkeypatc
     assert list(out.glob("cola/*/result.json"))
 
 
+def test_checkpoints_are_drawn_against_their_steps(glue, text_file, tmp_path, monkeypatch, capsys):
+    flags = (
+        "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
+        "--model.positions 32 --prepare.vocab-size 128 --prepare.workers 1 --prepare.held-out 0.05 --device cpu "
+        "--train.phases 10 16 4 --watch.checkpoint-every 5 --watch.evaluate-rows 8"
+    ).split()
+    run_folder, out = tmp_path / "tales", tmp_path / "out"
+    monkeypatch.setattr(
+        sys, "argv", ["elektron", "pretrain", "--corpus", str(text_file), "--run", str(run_folder), *flags]
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    capsys.readouterr()
+    checkpoints = sorted((run_folder / "checkpoints").iterdir())
+    assert len(checkpoints) == 2
+    run(monkeypatch, "glue", "--model", *checkpoints, "--data", glue, "--out", out, *QUICK, "--recipe.epochs", 1)
+    said = capsys.readouterr().out
+    table = (out / "results.md").read_text().splitlines()
+    assert table[0] == "| model | cola | rte |"
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| tales-step-00000005", "| tales-step-00000010"]
+    results = json.loads((out / "tales-step-00000005" / "results.json").read_text())
+    assert results["cola"][0]["step"] == 5
+    page = (out / "quality.html").read_text()
+    assert page.count("<polyline") == 4  # two tasks, with a published score each
+    assert f"5,{100 * results['cola'][0]['score']:.5g};10," in page
+    assert "quality.html" in said
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "cola", "--model", checkpoints[0], checkpoints[0], "--data", glue, "--out", out)
+    assert "several different ones" in capsys.readouterr().err
+
+
 def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "rte", "--model", model, "--data", glue, "--out", tmp_path / "out", "--mnli-first", *QUICK)
@@ -194,8 +225,9 @@ def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_bad_input(words, message, model, glue, tmp_path, monkeypatch, capsys):
+    own = [] if "--model" in words else ["--model", model]
     with pytest.raises(SystemExit):
-        run(monkeypatch, words[0], "--model", model, "--data", glue, "--out", tmp_path / "out", *words[1:])
+        run(monkeypatch, words[0], *own, "--data", glue, "--out", tmp_path / "out", *words[1:])
     assert message in capsys.readouterr().err
 
 

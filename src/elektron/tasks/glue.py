@@ -11,6 +11,8 @@ from elektron.tasks.tables import field, read_table
 from elektron.tasks.task import Outputs, Split, Task
 from elektron.tasks.texts import Known, Text, counted, encoded, predicted
 
+LENGTH = 128
+"""Of the paper's rows, in tokens."""
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _THREE = ("contradiction", "entailment", "neutral")

@@ -2,17 +2,21 @@
 in glue.py."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.task_heads import Kind
-from elektron.tasks import metrics, squad, tagging
+from elektron.tasks import glue, metrics, squad, tagging
 from elektron.tasks.tables import field, read_table
 from elektron.tasks.task import Outputs, Split, Task
 from elektron.tasks.texts import Known, Text, counted, encoded, predicted
 
+OWN = "own"
+_OWN_EPOCHS = 3
 Counting = Literal["entities", "tokens", "errors"]
 _FILES = ("train", "dev", "test")
 _SUFFIXES = (".txt", ".tsv", ".conll", ".conllu")
@@ -59,6 +63,29 @@ READING = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """What is to be learned, and where from."""
+
+    task: str = "glue"
+    """What is to be learned."""
+    data: Path = Path("glue")
+    """GLUE's folder (CoLA/train.tsv and so on inside), SQuAD's (train-v1.1.json ...), or one with train.txt and
+    dev.txt in columns."""
+    train: str = ""
+    """The file to learn from, where it is not in --data."""
+    dev: str = ""
+    """The file to be asked about."""
+    test: str = ""
+    """A file to answer without knowing the labels."""
+    text: str = "text"
+    """Of one's own tables the column of the text, or the two of a pair: a,b; of tagging the field of the words."""
+    label: str = "label"
+    """The column of the labels, of the values, or of the tags."""
+    kind: Literal["classification", "regression", "tagging"] = "classification"
+    """What one's own labels are: classes, numbers, or lists of tags (.jsonl)."""
+
+
 class Files(NamedTuple):
     """Where the examples are; `test` may be missing."""
 
@@ -68,6 +95,60 @@ class Files(NamedTuple):
 
     def all(self) -> list[Path]:
         return [path for path in self if path is not None]
+
+
+class Plan(NamedTuple):
+    """How a task is opened, once its files have been looked at."""
+
+    files: list[Path]
+    length: int
+    """The paper's."""
+    epochs: float
+    open: Callable[[Tokenizer, int], Task]
+    """With a tokenizer and the length of the longest row."""
+
+
+def names_of(source: SourceConfig) -> list[str]:
+    """The tasks that are asked for: one, or those of GLUE that are there."""
+    known = [*glue.TASKS, *TAGGING, *READING, OWN]
+    if source.task in known:
+        return [source.task]
+    if source.task != "glue":
+        raise ValueError(f"unknown task {source.task!r}; known are glue, {', '.join(known)}")
+    names = [name for name in glue.TASKS if glue.is_there(name, source.data)]
+    if not names:
+        folders = ", ".join(protocol.folder for protocol in glue.TASKS.values())
+        raise ValueError(f"{source.data} has none of GLUE's folders: {folders}")
+    return names
+
+
+def plan_of(name: str, source: SourceConfig) -> Plan:
+    if name in glue.TASKS:
+        open_glue = partial(glue.open_task, name, source.data)
+        return Plan(glue.files(name, source.data), glue.LENGTH, glue.TASKS[name].epochs, open_glue)
+    files = _files(name, source)
+    if name in READING:
+        asked = READING[name]
+        return Plan(files.all(), asked.length, asked.epochs, partial(reading_task, name, asked, files))
+    if name == OWN and source.kind != "tagging":
+        open_own = partial(own_task, source.kind, files, tuple(source.text.split(",")), source.label)
+        return Plan(files.all(), glue.LENGTH, _OWN_EPOCHS, open_own)
+    tagged = TAGGING[name] if name in TAGGING else Tagging("tokens", source.text, source.label)
+    return Plan(files.all(), tagged.length, tagged.epochs, partial(tagging_task, name, tagged, files))
+
+
+def _files(name: str, source: SourceConfig) -> Files:
+    """Those that are named, or else those that the task has in its folder."""
+    if name == OWN and not (source.train and source.dev):
+        raise ValueError("a task of your own needs --train and --dev: two files")
+    if source.train and source.dev:
+        files = Files(Path(source.train), Path(source.dev), Path(source.test) if source.test else None)
+    else:
+        files = files_of(name, source.data)
+    missing = [path for path in files.all() if not path.is_file()]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing: say --data, or --train and --dev")
+    return files
 
 
 def files_of(name: str, data: Path) -> Files:

@@ -156,6 +156,13 @@ class Optimizer:
         if self._copies is not self.values:
             self._copies.copy_(self.values)
 
+    @torch.no_grad()
+    def put(self, values: Tensor) -> None:
+        """Have the parameters be what a copy of `values` kept."""
+        self.values.copy_(values)
+        if self._copies is not self.values:
+            self._copies.copy_(values)
+
     def weights(self) -> dict[str, Tensor]:
         """The parameters in float32, by name."""
         return self._by_name(self.values)

@@ -1,24 +1,12 @@
 """A run's report: one HTML page with its curves and facts, drawn from its records, that needs nothing else."""
 
 import html
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
+from elektron.train.charts import SCRIPT, STYLE, Curve, chart
 from elektron.train.metrics import Record
 
-WIDTH, HEIGHT = 420, 220
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 26
-FROM_ZERO = {"Learning rate", "Tokens a second"}
-"""Charts whose lower edge is zero, so that noise does not look like news."""
-
-
-class Curve(NamedTuple):
-    """A line of a chart: name, style ("train", "held" or "mark") and points."""
-
-    name: str
-    style: str
-    points: list[tuple[float, float]]
+_FROM_ZERO = {"Learning rate", "Tokens a second"}
 
 
 def report_page(name: str, records: Sequence[Record], config: str) -> str:
@@ -26,18 +14,28 @@ def report_page(name: str, records: Sequence[Record], config: str) -> str:
     by_kind = {kind: [r for r in records if r["kind"] == kind] for kind in ("run", "train", "held", "health")}
     facts = by_kind["run"][0] if by_kind["run"] else {}
     tiles = "".join(_tile(*tile) for tile in _tiles(facts, by_kind["train"], by_kind["held"]))
-    charts = "".join(_chart(title, curves) for title, curves in _charts(facts, by_kind["train"], by_kind["held"]))
+    charts = _charts(facts, by_kind["train"], by_kind["held"])
     troubles = "".join(f"<li>step {r['step']:,}: {html.escape(r['message'])}</li>" for r in by_kind["health"])
     return _PAGE.format(
         name=html.escape(name),
         tiles=tiles,
         troubles=f"<ul class=troubles>{troubles}</ul>" if troubles else "<p class=quiet>No trouble was noticed.</p>",
-        charts=charts,
+        charts="".join(chart(title, curves, title in _FROM_ZERO) for title, curves in charts),
         facts="".join(f"<tr><th>{label}<td>{value}" for label, value in _facts(facts)),
         config=html.escape(config),
-        style=_STYLE,
-        script=_SCRIPT.replace("TOP", str(TOP)).replace("FLOOR", str(HEIGHT - BOTTOM)),
+        style=STYLE,
+        script=SCRIPT,
     )
+
+
+def quality_page(name: str, scores: Mapping[str, Sequence[tuple[int, float]]], known: Mapping[str, float]) -> str:
+    """How well checkpoints do on each task, by the steps they have seen; `known` are scores to hold them against."""
+    figures = []
+    for task, points in scores.items():
+        ends = [(min(step for step, _ in points), known[task]), (max(step for step, _ in points), known[task])]
+        marks = [Curve("published, Small on OpenWebText", "mark", [*ends])] if task in known else []
+        figures.append(chart(task, [*marks, Curve("median of the seeds", "held", sorted(points))]))
+    return _QUALITY_PAGE.format(name=html.escape(name), charts="".join(figures), style=STYLE, script=SCRIPT)
 
 
 def _tiles(facts: Record, train: list[Record], held: list[Record]) -> list[tuple[str, str, str]]:
@@ -129,143 +127,6 @@ def _charts(facts: Record, train: list[Record], held: list[Record]) -> list[tupl
     ]
 
 
-def _chart(title: str, curves: list[Curve]) -> str:
-    curves = [curve for curve in curves if curve.points]
-    if not any(curve.style != "mark" for curve in curves):
-        return ""
-    xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
-    x_range, y_range = (0, max(xs)), (0 if title in FROM_ZERO else min(ys), max(ys))
-    x_ticks, y_ticks = _ticks(*x_range), _ticks(*y_range)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_range[0]) / ((x_range[1] - x_range[0]) or 1)
-        up = (y - y_range[0]) / ((y_range[1] - y_range[0]) or 1)
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
-
-    parts = []
-    for tick in y_ticks:
-        _, y = place(x_range[0], tick)
-        parts.append(f"<line class=grid x1={LEFT} x2={WIDTH - RIGHT} y1={y:.1f} y2={y:.1f} />")
-        parts.append(f"<text x={LEFT - 6} y={y + 3.5:.1f} text-anchor=end>{_number(tick)}</text>")
-    for tick in x_ticks:
-        x, _ = place(tick, y_range[0])
-        parts.append(f"<text x={x:.1f} y={HEIGHT - 8} text-anchor=middle>{_number(tick)}</text>")
-    for curve in curves:
-        points = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in curve.points)
-        data = ";".join(f"{x:g},{y:.5g}" for x, y in curve.points)
-        parts.append(
-            f'<polyline class={curve.style} points="{points}" data-name="{curve.name}" data-points="{data}" />'
-        )
-    names = "".join(f"<span class={curve.style}>{curve.name}</span>" for curve in curves)
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{html.escape(title)}</figcaption><p class=names>{names}</p>{drawing}</figure>"
-
-
-def _ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round numbers inside [low, high], few enough to read."""
-    if high <= low:
-        return [low]
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough)
-    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)] or [low]
-
-
-def _number(value: float) -> str:
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
-    if abs(value) >= 1e4:
-        return f"{value / 1e3:g}k"
-    return f"{value:.4g}"
-
-
-_STYLE = """
-:root {
-  --ink: #1d2127; --quiet: #6b7280; --paper: #fbfaf7; --card: #ffffff; --line: #e4e2dc;
-  --held: #b45309; --train: #64748b;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --ink: #e8e6e1; --quiet: #9aa0a8; --paper: #16181c; --card: #1f2227; --line: #33373e;
-    --held: #f0a63c; --train: #8fa3bb;
-  }
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; max-width: 1360px; padding: 24px;
-  color: var(--ink); background: var(--paper); font: 15px/1.5 system-ui, sans-serif;
-}
-h1 { font-size: 26px; margin: 0 0 16px; }
-h2 { font-size: 17px; margin: 28px 0 8px; }
-.tiles, .charts { display: grid; gap: 14px; }
-.tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); }
-.charts { grid-template-columns: repeat(auto-fill, minmax(min(100%, 380px), 1fr)); }
-.tile, figure, pre {
-  background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px; margin: 0;
-}
-.tile b { display: block; font-size: 26px; font-variant-numeric: tabular-nums; }
-.tile span { display: block; }
-.tile small, .quiet, .names { color: var(--quiet); }
-figcaption { font-weight: 600; }
-.names { margin: 0 0 4px; font-size: 12.5px; }
-.names span { margin-right: 14px; }
-.names span::before {
-  content: ""; display: inline-block; width: 14px; margin-right: 5px; vertical-align: middle;
-  border-top: 2px solid var(--train);
-}
-.names .held::before { border-color: var(--held); }
-.names .mark::before { border-top-style: dashed; border-color: var(--quiet); }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font-size: 11px; fill: var(--quiet); }
-.grid { stroke: var(--line); }
-polyline { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
-polyline.train { stroke: var(--train); }
-polyline.held { stroke: var(--held); stroke-width: 2.2; }
-polyline.mark { stroke: var(--quiet); stroke-dasharray: 4 4; stroke-width: 1.2; }
-.cursor { stroke: var(--quiet); }
-.troubles { color: var(--held); padding-left: 20px; }
-table { border-collapse: collapse; }
-th { text-align: left; font-weight: 500; color: var(--quiet); padding: 2px 18px 2px 0; }
-pre { overflow: auto; font-size: 13px; }
-#tip {
-  position: fixed; display: none; pointer-events: none; padding: 5px 9px; border-radius: 6px;
-  background: var(--ink); color: var(--paper); font-size: 12.5px; font-variant-numeric: tabular-nums;
-}
-"""
-
-_SCRIPT = """
-const tip = document.getElementById("tip");
-const nearest = (places, x) => places.reduce((best, place, i) =>
-  Math.abs(place - x) < Math.abs(places[best] - x) ? i : best, 0);
-for (const svg of document.querySelectorAll("figure svg")) {
-  const lines = [...svg.querySelectorAll("polyline")].map(line => ({
-    name: line.dataset.name,
-    values: line.dataset.points.split(";").map(point => point.split(",").map(Number)),
-    places: line.getAttribute("points").split(" ").map(place => Number(place.split(",")[0])),
-  }));
-  const longest = lines.reduce((a, b) => b.places.length > a.places.length ? b : a);
-  const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  cursor.setAttribute("class", "cursor");
-  cursor.setAttribute("y1", TOP);
-  cursor.setAttribute("y2", FLOOR);
-  cursor.style.display = "none";
-  svg.appendChild(cursor);
-  svg.addEventListener("pointermove", event => {
-    const box = svg.getBoundingClientRect();
-    const x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
-    const here = nearest(longest.places, x);
-    cursor.setAttribute("x1", longest.places[here]);
-    cursor.setAttribute("x2", longest.places[here]);
-    const rows = lines.map(line => `${line.name} ${line.values[nearest(line.places, x)][1]}`);
-    tip.textContent = [`step ${longest.values[here][0]}`, ...rows].join("  |  ");
-    cursor.style.display = tip.style.display = "block";
-    tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
-    tip.style.top = event.clientY + 16 + "px";
-  });
-  svg.addEventListener("pointerleave", () => { cursor.style.display = tip.style.display = "none"; });
-}
-"""
-
 _PAGE = """<!doctype html>
 <html lang=en>
 <meta charset=utf-8>
@@ -281,6 +142,19 @@ _PAGE = """<!doctype html>
 <h2>The run</h2>
 <table>{facts}</table>
 <details><summary>config.toml: repeats this run</summary><pre>{config}</pre></details>
+<div id=tip></div>
+<script>{script}</script>
+"""
+
+_QUALITY_PAGE = """<!doctype html>
+<html lang=en>
+<meta charset=utf-8>
+<meta name=viewport content="width=device-width, initial-scale=1">
+<title>{name} - Elektron</title>
+<style>{style}</style>
+<h1>{name}</h1>
+<p class=quiet>Scores on the development sets in percent, by steps of pre-training.</p>
+<div class=charts>{charts}</div>
 <div id=tip></div>
 <script>{script}</script>
 """

@@ -7,7 +7,7 @@ a GPU, which one small model does not fill.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -53,6 +53,9 @@ class RecipeConfig:
     """After the warm-up: linear to zero, or the original's product of both from the first step."""
     bias_correction: bool = True
     """Adam's; the original has none."""
+    choose: Literal["last", "best"] = "last"
+    """The network of the last epoch, or of the one that does best on the development set, whose score is then too
+    good to be compared."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "layer_decay", "epochs", "weight_decay"):
@@ -104,15 +107,22 @@ class Cost(NamedTuple):
 
 
 def tune(
-    networks: Sequence[Tuned], examples: Examples, recipe: RecipeConfig, seeds: Sequence[int]
+    networks: Sequence[Tuned],
+    examples: Examples,
+    recipe: RecipeConfig,
+    seeds: Sequence[int],
+    score: Callable[[Tuned], float],
 ) -> tuple[list[Tuning], Cost]:
-    """Teach each network with its own seed, side by side, by a resolved recipe."""
-    steps = math.ceil(len(examples) * recipe.epochs / recipe.batch)
+    """Teach each network with its own seed, side by side, by a resolved recipe. `score` tells how well one does, where
+    the recipe asks for the best."""
+    steps, epoch = (math.ceil(len(examples) * epochs / recipe.batch) for epochs in (recipe.epochs, 1))
     learners = [_Learner(*pair, examples, recipe, steps) for pair in zip(networks, seeds, strict=True)]
     begin = time.perf_counter()
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         for learner in learners:
             learner.advance()
+            if recipe.choose == "best" and (step % epoch == 0 or step == steps):
+                learner.consider(score)
     found = [learner.done() for learner in learners]
     seconds = time.perf_counter() - begin
     tokens = sum(learner.tokens for learner in learners)
@@ -143,6 +153,7 @@ class _Learner:
         self._updates: dict[int, Updates] = {}
         self._losses: list[Tensor] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._best: tuple[float, Tensor] | None = None
         self.tokens = self.read = 0
 
     def advance(self) -> None:
@@ -166,7 +177,22 @@ class _Learner:
 
         return Updates(forward, self._optimizer, self._seed, 1, self._device)
 
+    def consider(self, score: Callable[[Tuned], float]) -> None:
+        """Remember the network as it is now, if it is the best so far."""
+        self._wait()
+        found = score(self._network)
+        self._network.train()
+        if self._best is None or found > self._best[0]:
+            self._best = found, self._optimizer.values.clone()
+
+    def _wait(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
+
     def done(self) -> Tuning:
+        self._wait()
+        if self._best is not None:
+            self._optimizer.put(self._best[1])
         losses = torch.stack(self._losses).tolist() if self._losses else []
         if not np.isfinite(losses).all():
             raise ValueError("the loss is not finite: lower --recipe.learning-rate")

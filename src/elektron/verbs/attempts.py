@@ -3,24 +3,33 @@
 TASK/seed-0/  result.json  predictions/  model/
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
 
 from elektron.data.files import new_folder, read_json, remove_folder, write_atomically, write_json
 from elektron.data.tokenizer import Tokenizer
 from elektron.interop.card import task_card
 from elektron.interop.huggingface import save
 from elektron.model.task_heads import Tuned
+from elektron.tasks.glue import AVERAGED
+from elektron.tasks.results import PUBLISHED, markdown, results_table, summary
+from elektron.train.report import quality_page
 
 MODEL, PREDICTIONS = "model", "predictions"
 _RESULT = "result.json"
+_TABLE, _RESULTS, _QUALITY = "results.md", "results.json", "quality.html"
 
 
 class Result(NamedTuple):
     """What a seed came to."""
 
     seed: int
+    step: int
+    """Updates of pre-training that the encoder had seen; 0 where nobody knows."""
     metric: str
     """The one of tables."""
     score: float
@@ -71,3 +80,41 @@ def keep_one(task: Path, seed: int) -> None:
 
 def _folder(task: Path, seed: int) -> Path:
     return task / f"seed-{seed}"
+
+
+def tell_one(found: Mapping[str, list[Result]], out: Path, console: Console) -> None:
+    """A model's table, for the eye and in OUT/results.md; all of its results in OUT/results.json."""
+    summaries = {name: summary([result.score for result in results]) for name, results in found.items()}
+    header = ["task", "metric", "median", "mean", "sd", "seeds", *PUBLISHED]
+    lines = results_table(summaries, {name: results[0].metric for name, results in found.items()}, AVERAGED)
+    write_atomically(out / _TABLE, markdown(header, lines).encode())
+    records = {name: [result._asdict() for result in results] for name, results in found.items()}
+    write_json(out / _RESULTS, records)
+    _show(header, lines, console)
+    console.print(f"results: {out / _TABLE}")
+
+
+def tell_all(out: Path, folders: Sequence[Path], console: Console) -> None:
+    """The tables of several models side by side, and their scores against the steps they have seen."""
+    found = {folder.name: read_json(folder / _RESULTS) for folder in folders}
+    tasks = list(next(iter(found.values())))
+    medians = {
+        name: {task: 100 * summary([result["score"] for result in of_model[task]]).median for task in tasks}
+        for name, of_model in found.items()
+    }
+    header = ["model", *tasks]
+    lines = [[name, *(f"{of_model[task]:.1f}" for task in tasks)] for name, of_model in medians.items()]
+    write_atomically(out / _TABLE, markdown(header, lines).encode())
+    _show(header, lines, console)
+    steps = {name: of_model[tasks[0]][0]["step"] for name, of_model in found.items()}
+    scores = {task: [(steps[name], medians[name][task]) for name in found if steps[name]] for task in tasks}
+    page = quality_page(out.name, {task: points for task, points in scores.items() if points}, PUBLISHED["Small, OWT"])
+    write_atomically(out / _QUALITY, page.encode())
+    console.print(f"results: {out / _TABLE}, drawn in {out / _QUALITY}")
+
+
+def _show(header: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> None:
+    table = Table(*header, box=None)
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
