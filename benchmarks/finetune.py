@@ -2,9 +2,10 @@
 
     python benchmarks/finetune.py --model FOLDER --data GLUE [--tasks cola rte] [--seeds 2] [--examples 512]
 
-Trainer needs `pip install -c constraints.txt accelerate`. FOLDER is a Hugging Face folder of an ELECTRA (`elektron export` writes one). Trainer has the class of transformers,
+FOLDER is a Hugging Face folder of an ELECTRA (`elektron export` writes one). Trainer has the class of transformers,
 AdamW with the same learning rate for each layer, the same schedule, rows padded to the longest of their batch, and on a
-GPU bfloat16. Times are of training alone, tokens are there before; scores are of the development set. Seeds alternate.
+GPU bfloat16; it needs `pip install -c constraints.txt accelerate`. Times are of training alone, tokens are there
+before; scores are of the development set. Seeds alternate.
 """
 
 import argparse
@@ -149,7 +150,7 @@ def told(runs: list[Run]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a Hugging Face folder or a run")
-    parser.add_argument("--data", type=Path, required=True, help="GLUE's folder")
+    parser.add_argument("--data", required=True, help="GLUE's folder")
     parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, default=["cola", "rte"])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--together", type=int, default=5, help="seeds of ours that run side by side on a GPU")

@@ -80,7 +80,7 @@ def written(folder: Path, name: str, end: str = "\n") -> list[str]:
 
 
 def opened(folder: Path, name: str, tokenizer: Tokenizer, longest: int = 64) -> Task:
-    return glue.open_task(name, folder, tokenizer, longest)
+    return glue.open_task(name, str(folder), tokenizer, longest)
 
 
 @pytest.mark.parametrize("name", glue.TASKS)
@@ -189,3 +189,44 @@ def test_a_missing_split(tmp_path, small_tokenizer):
     (tmp_path / "MNLI" / "test_matched.tsv").unlink()
     write(tmp_path, "mnli", "dev_mismatched", ["neutral"], HEADERS["mnli"])
     assert set(opened(tmp_path, "mnli", small_tokenizer).test) == {"MNLI-mm", "AX"}
+
+
+@pytest.mark.parametrize("name", glue.TASKS)
+def test_the_hub_s_glue_is_the_same(name, tmp_path, small_tokenizer):
+    """As `datasets` has it: other columns, numbers for labels, other names of splits."""
+    import datasets
+
+    labels = written(tmp_path / "tsv", name)
+    protocol, config = glue.TASKS[name], {"sst": "sst2", "sts": "stsb"}.get(name, name)
+    columns = {"cola": ["sentence"], "sst": ["sentence"], "qqp": ["question1", "question2"]}
+    columns |= {"qnli": ["question", "sentence"], "mnli": ["premise", "hypothesis"]}
+    texts = columns.get(name, ["sentence1", "sentence2"])
+    names = {"mnli": ["entailment", "neutral", "contradiction"], "qnli": [*protocol.labels], "rte": [*protocol.labels]}
+    class_names = names.get(name, ["no", "yes"])
+    kinds = {"label": datasets.Value("float32") if name == "sts" else datasets.ClassLabel(names=class_names)}
+    kinds |= {column: datasets.Value("string") for column in texts} | {"idx": datasets.Value("int32")}
+    numbers = [float(x) if name == "sts" else class_names.index(x) if x in class_names else int(x) for x in labels]
+    rows = {"label": numbers, "idx": list(range(len(labels)))}
+    for column, text in zip(texts, ('the "old cat {}', "a dog' {} \u2028 sees"), strict=False):
+        rows[column] = [text.format(i) for i in range(len(labels))]
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
+    lines = ["---", "configs:", f"- config_name: {config}", "  data_files:"]
+    for split in ("train", *(file.replace("dev", "validation") for file in protocol.dev)):
+        made.to_parquet(tmp_path / "hub" / config / f"{split}.parquet")
+        lines += [f"  - split: {split}", f"    path: {config}/{split}.parquet"]
+    (tmp_path / "hub" / "README.md").write_text("\n".join([*lines, "---", ""]))
+
+    ours = opened(tmp_path / "tsv", name, small_tokenizer)
+    theirs = glue.open_task(name, f"hf:{tmp_path / 'hub'}", small_tokenizer, 64)
+    assert set(theirs.dev) == set(ours.dev)
+    assert theirs.test == {}
+    for a, b in ((ours.train, theirs.train), *((ours.dev[file], theirs.dev[file]) for file in ours.dev)):
+        for one, other in zip(a.rows, b.rows, strict=True):
+            assert one.tokens.tolist() == other.tokens.tolist()
+            assert (one.second, pytest.approx(float(one.target))) == (other.second, float(other.target))
+    assert len(glue.files(name, f"hf:{tmp_path / 'hub'}")) == 1 + len(protocol.dev)
+
+
+def test_a_hub_that_has_no_such_task(tmp_path, small_tokenizer):
+    with pytest.raises(ValueError, match="no dataset with a config 'cola'"):
+        glue.open_task("cola", f"hf:{tmp_path / 'nothing'}", small_tokenizer, 64)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.task_heads import Kind
+from elektron.tasks import hub
 from elektron.tasks.tables import field, read_table
 from elektron.tasks.task import Outputs, Split, Task
 from elektron.tasks.texts import Known, Text, counted, encoded, predicted
@@ -73,35 +74,46 @@ FROM_MNLI = ("mrpc", "sts", "rte")
 """What gains by a network that has learned MNLI."""
 
 
-def files(name: str, data: Path) -> list[Path]:
-    return sorted((data / TASKS[name].folder).glob("*.tsv"))
+def files(name: str, data: str) -> list[Path]:
+    """What holds a task's examples."""
+    if hub.is_hub(data):
+        return hub.files(data, name, ("train", *TASKS[name].dev))
+    return sorted((Path(data) / TASKS[name].folder).glob("*.tsv"))
 
 
-def is_there(name: str, data: Path) -> bool:
-    return (data / TASKS[name].folder).is_dir()
+def is_there(name: str, data: str) -> bool:
+    return hub.is_hub(data) or (Path(data) / TASKS[name].folder).is_dir()
 
 
-def open_task(name: str, data: Path, tokenizer: Tokenizer, longest: int, swaps: bool = True) -> Task:
-    """A task from its folder inside `data`; test files may be missing."""
+def open_task(name: str, data: str, tokenizer: Tokenizer, longest: int) -> Task:
+    """A task from its folder inside `data`, or from the hub (hf:...); test sets may be missing."""
     protocol, notes = TASKS[name], []
 
-    def split(file: str, is_test: bool = False) -> Split:
-        texts = _read(_path(data, protocol, file), protocol, is_test, notes)
-        if swaps and protocol.swaps and file == "train":
+    def split(file: str, is_test: bool = False) -> Split | None:
+        texts = _texts(data, name, file, is_test, notes)
+        if texts is None:
+            return None
+        if protocol.swaps and file == "train":
             texts += [Text(text.id, text.second or "", text.first, text.label) for text in texts]
-        found, cut = encoded(texts, tokenizer, protocol.kind, protocol.labels, longest, f"{name}'s {file}.tsv")
+        found, cut = encoded(texts, tokenizer, protocol.kind, protocol.labels, longest, f"{name}'s {file}")
         if cut:
             notes.append(f"{cut:,} of {len(texts):,} examples of {file} are cut to {longest} tokens")
         return found
 
-    tests = dict(protocol.test or ((protocol.folder, "test"),))
+    def needed(file: str) -> Split:
+        found = split(file)
+        if found is None:
+            raise ValueError(f"{name}: {_path(data, protocol, file)} is missing")
+        return found
+
+    tests = {said: split(file, is_test=True) for said, file in protocol.test or ((protocol.folder, "test"),)}
     return Task(
         name,
         protocol.kind,
         protocol.labels,
-        split("train"),
-        {file: split(file) for file in protocol.dev},
-        {said: split(file, is_test=True) for said, file in tests.items() if _path(data, protocol, file).exists()},
+        needed("train"),
+        {file: needed(file) for file in protocol.dev},
+        {said: found for said, found in tests.items() if found},
         protocol.metrics[0],
         counted(protocol.kind, protocol.metrics),
         partial(_submission, protocol),
@@ -110,13 +122,18 @@ def open_task(name: str, data: Path, tokenizer: Tokenizer, longest: int, swaps: 
     )
 
 
-def _path(data: Path, protocol: Protocol, file: str) -> Path:
-    return data / protocol.folder / f"{file}.tsv"
+def _path(data: str, protocol: Protocol, file: str) -> Path:
+    return Path(data) / protocol.folder / f"{file}.tsv"
 
 
-def _read(path: Path, protocol: Protocol, is_test: bool, notes: list[str]) -> list[Text]:
+def _texts(data: str, name: str, file: str, is_test: bool, notes: list[str]) -> list[Text] | None:
+    """The examples of a file; None where it is not there."""
+    protocol = TASKS[name]
+    if hub.is_hub(data):
+        return hub.texts(data, name, file, () if is_test else protocol.labels)
+    path = _path(data, protocol, file)
     if not path.exists():
-        raise ValueError(f"{path} is missing: GLUE's folder of {protocol.folder} has it")
+        return None
     skipped: list[str] = []
     texts = []
     lines = read_table(path, () if is_test else protocol.header, skipped if protocol.skips else None)

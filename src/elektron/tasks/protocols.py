@@ -69,9 +69,9 @@ class SourceConfig:
 
     task: str = "glue"
     """What is to be learned."""
-    data: Path = Path("glue")
-    """GLUE's folder (CoLA/train.tsv and so on inside), SQuAD's (train-v1.1.json ...), or one with train.txt and
-    dev.txt in columns."""
+    data: str = "glue"
+    """GLUE's folder (CoLA/train.tsv and so on inside) or hf:nyu-mll/glue; SQuAD's (train-v1.1.json ...); for tags one
+    with train.txt and dev.txt in columns."""
     train: str = ""
     """The file to learn from, where it is not in --data."""
     dev: str = ""
@@ -144,7 +144,7 @@ def _files(name: str, source: SourceConfig) -> Files:
     if source.train and source.dev:
         files = Files(Path(source.train), Path(source.dev), Path(source.test) if source.test else None)
     else:
-        files = files_of(name, source.data)
+        files = files_of(name, Path(source.data))
     missing = [path for path in files.all() if not path.is_file()]
     if missing:
         raise ValueError(f"{missing[0]} is missing: say --data, or --train and --dev")
