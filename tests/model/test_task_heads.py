@@ -1,5 +1,6 @@
 """Heads and losses against those of transformers, with the same weights."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from elektron.interop.huggingface import save
 from elektron.kernels.counters import row_keys
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
 from elektron.model.initial import initialise
-from elektron.model.task_heads import Kind, Style, Tuned, begin_head, depth_of
-from elektron.objectives.supervised import learn
+from elektron.model.task_heads import Head, JointHead, Kind, Style, Tuned, answerable, begin_head, depth_of
+from elektron.objectives.supervised import joint_loss, learn
 
 SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=40)
 CLASSES = {
@@ -84,6 +85,7 @@ def test_scores_and_loss_are_those_of_transformers(kind, small_tokenizer: Tokeni
 ])  # fmt: skip
 def test_heads_drop_where_they_should(kind, style, drops):
     head = network(kind, 20, style).head
+    assert isinstance(head, Head)
     hidden = torch.randn(64, 3, 32)
     keys = row_keys(0, 0, torch.arange(64, dtype=torch.int32))
     assert torch.equal(head(hidden, keys), head(hidden, keys))
@@ -108,6 +110,7 @@ def test_refused_in_words(small_tokenizer: Tokenizer, tmp_path: Path):
 
 def test_first_values():
     head = network("classification", 20).head
+    assert isinstance(head, Head)
     begin_head(head, "transformers", 5)
     assert head.dense is not None
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -120,6 +123,49 @@ def test_first_values():
     begin_head(head, "original", 5)
     assert head.dense.weight.abs().max() <= (6 / 64) ** 0.5
     assert head.dense.weight.abs().max() > 0.9 * (6 / 64) ** 0.5
+
+
+def chances(scores: list[float], allowed: list[bool]) -> list[float]:
+    """The logarithms of the probabilities of places."""
+    kept = [score if may else -1000.0 for score, may in zip(scores, allowed, strict=True)]
+    total = math.log(sum(math.exp(score) for score in kept))
+    return [score - total for score in kept]
+
+
+@torch.no_grad()
+def test_the_joint_head_by_hand():
+    """Loss and spans, place by place in float64."""
+    head = network("span", 20, "original").head.double()
+    assert isinstance(head, JointHead)
+    hidden = torch.randn(3, 7, 32, dtype=torch.float64)
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]])
+    mask = torch.tensor([[True] * 7, [True] * 5 + [False] * 2, [True] * 7])
+    targets = torch.tensor([[3, 5], [0, 0], [4, 4]])
+    allowed = answerable(segments, mask)
+    assert allowed[1].tolist() == [True, False, True, True, True, False, False]
+
+    def feed(dense, last, x):
+        return last(torch.nn.functional.gelu(dense(x))).item()
+
+    losses, spans = [], head(hidden, allowed)
+    for b, (first, last) in enumerate(targets.tolist()):
+        h, may = hidden[b], allowed[b].tolist()
+        starts = chances([head.start(h[t]).item() for t in range(7)], may)
+
+        def ends(start, h=h, may=may):
+            pairs = [torch.cat([h[start], h[t]]) for t in range(7)]
+            return chances([feed(head.end_dense, head.end, pair) for pair in pairs], may)
+
+        meant = torch.stack([math.exp(starts[t]) * h[t] for t in range(7)]).sum(0)
+        doubt = feed(head.doubt_dense, head.doubt, torch.cat([h[0], meant]))
+        chance = 1 / (1 + math.exp(-doubt))
+        of_doubt = -math.log(chance if first == 0 else 1 - chance)
+        losses.append((-starts[first] - ends(first)[last] + of_doubt) / 2)
+        assert spans[b, 0].tolist() == pytest.approx([0, 0, doubt], abs=1e-5)
+        for start, end, score in spans[b, 1:].tolist():
+            assert score == pytest.approx(starts[int(start)] + ends(int(start))[int(end)], abs=1e-4)
+        assert {(s, e) for s, e, _ in spans[b, 1:].tolist()} == {(s, e) for s in range(7) for e in range(7)}
+    assert joint_loss(head, hidden, allowed, targets).item() == pytest.approx(sum(losses) / 3, abs=1e-5)
 
 
 def test_depths():

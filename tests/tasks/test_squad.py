@@ -160,6 +160,31 @@ def test_decoding_is_a_search_of_all_spans(small_tokenizer, context, seed, longe
         assert [candidate.probability for candidate in answer.best] == pytest.approx(weights / weights.sum())
 
 
+@HARD
+@given(context=TEXTS, seed=st.integers(0, 99), longest_answer=st.integers(1, 12), stride=st.integers(1, 20))
+def test_spans_that_were_found_jointly_compete(small_tokenizer, context, seed, longest_answer, stride):
+    """Of all pairs of places of a row, those that can be an answer; the doubt is the least of all windows."""
+    question = asked(context)
+    windows = windows_of([question], small_tokenizer, 24, stride, 8).windows
+    draw, given_spans, expected = np.random.default_rng(seed), [], {}
+    for window in windows:
+        length, second = len(window.row.tokens), window.row.second
+        pairs = draw.permutation([(a, b) for a in range(length) for b in range(length)])
+        scores = draw.normal(size=len(pairs))
+        given_spans.append(np.vstack([[0, 0, draw.normal()], np.column_stack([pairs, scores])]))
+        for (a, b), score in zip(pairs - second, scores, strict=True):
+            if 0 <= a <= b < min(a + longest_answer, len(window.offsets)) and window.is_central[a]:
+                text = context[window.offsets[a, 0] : window.offsets[b, 1]].strip()
+                if text:
+                    expected[text] = max(expected.get(text, score), score)
+    (found,) = answers_of(given_spans, windows, [question], longest_answer=longest_answer)
+    assert found.no_answer == pytest.approx(min(spans[0, 2] for spans in given_spans))
+    best = max(expected, key=lambda text: expected[text], default="")
+    assert found.text == best
+    if best:
+        assert found.score == pytest.approx(expected[best])
+
+
 def test_few_starts_and_ends_compete(small_tokenizer):
     """The best start stands after the best end: with one of each there is no span, with two there is."""
     question = asked("cat dog")

@@ -157,6 +157,26 @@ def test_questions_in_transformers(model, small_tokenizer, tmp_path, monkeypatch
     assert json.loads((folder / "predictions" / "test.json").read_text()) == expected
 
 
+def test_the_original_s_questions(model, tmp_path, monkeypatch):
+    """Half of them without an answer; the network knows which, and where the others' answers are."""
+    draw = np.random.default_rng(4)
+    for file, count in (("train", 150), ("dev", 30)):
+        paragraphs = []
+        for n in range(count):
+            noun, asked = str(draw.choice(["cat", "dog"])), ["cat", "bird"][n % 2]
+            context = f"The {draw.choice(ADJECTIVES)} {'cat' if asked == 'cat' else noun} {draw.choice(VERBS)}."
+            answer = [{"text": "cat", "answer_start": context.index("cat")}] if asked == "cat" else []
+            question = {"id": str(n), "question": f"a {asked}?", "answers": answer, "is_impossible": not answer}
+            paragraphs.append({"context": context, "qas": [question]})
+        (tmp_path / f"{file}-v2.0.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    out = tmp_path / "out"
+    arguments = ["squad2", "--model", model, "--data", tmp_path, "--out", out, "--head", "original", "--length", 80]
+    run(monkeypatch, *arguments, *QUICK)
+    found = json.loads((out / "squad2" / "seed-0" / "result.json").read_text())["result"]["metrics"]["dev"]
+    assert found["best_exact"] > 0.9
+    assert found["HasAns_total"] == found["NoAns_total"] == 15
+
+
 def test_tables_of_one_s_own(model, tmp_path, monkeypatch, capsys):
     draw = np.random.default_rng(3)
     lines = [f"the {noun} sees,{int(noun == 'cat')}" for noun in draw.choice(["cat", "dog"], 150)]

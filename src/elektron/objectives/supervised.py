@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.data.examples import IGNORED, Inputs
-from elektron.model.task_heads import Kind, Tuned
+from elektron.model.task_heads import JointHead, Kind, Tuned, answerable
 
 
 class Outcome(NamedTuple):
@@ -23,9 +23,22 @@ class Outcome(NamedTuple):
 
 
 def learn(network: Tuned, inputs: Inputs, keys: Tensor | None) -> Outcome:
-    scores = network(inputs.tokens, inputs.segments, inputs.mask, keys)
-    loss = loss_of(network.kind, scores.float(), inputs.targets)
+    if isinstance(network.head, JointHead):
+        hidden = network.encoder(inputs.tokens, inputs.segments, inputs.mask, keys)
+        loss = joint_loss(network.head, hidden, answerable(inputs.segments, inputs.mask), inputs.targets)
+    else:
+        scores = network(inputs.tokens, inputs.segments, inputs.mask, keys)
+        loss = loss_of(network.kind, scores.float(), inputs.targets)
     return Outcome(loss, loss.detach().double()[None])
+
+
+def joint_loss(head: JointHead, hidden: Tensor, allowed: Tensor, targets: Tensor) -> Tensor:
+    """Targets [B, 2], both 0 where the row has no answer."""
+    first, last = targets.unbind(1)
+    starts = head.starts(hidden, allowed)
+    ends = head.ends(hidden, first, allowed)
+    doubt = F.binary_cross_entropy_with_logits(head.doubts(hidden, starts), (first == 0).float())
+    return (F.cross_entropy(starts, first) + F.cross_entropy(ends, last) + doubt) / 2
 
 
 def loss_of(kind: Kind, scores: Tensor, targets: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ _OWN_EPOCHS = 3
 Counting = Literal["entities", "tokens", "errors"]
 _FILES = ("train", "dev", "test")
 _SUFFIXES = (".txt", ".tsv", ".conll", ".conllu")
+_JOINT_THRESHOLD = -2.75
 _ERROR = "i"
 """The tag of an incorrect word."""
 
@@ -268,14 +269,17 @@ def _asked(path: Path, tokenizer: Tokenizer, longest: int) -> Split:
     return Split([window.row for window in windows], _Asked(questions, windows))
 
 
-def _threshold(can_be_unanswerable: bool) -> float | None:
-    return 0.0 if can_be_unanswerable else None
+def _threshold(can_be_unanswerable: bool, outputs: Outputs) -> float | None:
+    """Beyond which there is no answer: even chances, or what the original has for its head's doubt."""
+    if not can_be_unanswerable:
+        return None
+    return _JOINT_THRESHOLD if outputs[0].shape[1] == 3 else 0.0
 
 
 def _count_answers(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> dict[str, float]:
     answers = squad.answers_of(outputs, known.windows, known.questions)
     golds = {question.id: question.answers for question in known.questions}
-    scores = metrics.squad_scores(squad.predictions(answers, _threshold(can_be_unanswerable)), golds)
+    scores = metrics.squad_scores(squad.predictions(answers, _threshold(can_be_unanswerable, outputs)), golds)
     if can_be_unanswerable:
         doubts = {answer.id: answer.no_answer for answer in answers}
         scores |= metrics.best_threshold(squad.predictions(answers, None), golds, doubts)._asdict()
@@ -284,7 +288,10 @@ def _count_answers(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -
 
 def _answered(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> str:
     answers = squad.answers_of(outputs, known.windows, known.questions)
-    return json.dumps(squad.predictions(answers, _threshold(can_be_unanswerable)), ensure_ascii=False, indent=0) + "\n"
+    return (
+        json.dumps(squad.predictions(answers, _threshold(can_be_unanswerable, outputs)), ensure_ascii=False, indent=0)
+        + "\n"
+    )
 
 
 def own_task(

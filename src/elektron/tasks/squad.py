@@ -13,6 +13,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -67,7 +68,8 @@ class Answer(NamedTuple):
     id: str
     text: str
     score: float  # start logit + end logit
-    no_answer: float  # [CLS]'s score, least of all windows, minus the text's: the larger, the less there is an answer
+    no_answer: float  # [CLS]'s score, least of all windows, minus the text's: the larger, the less there is an answer;
+    # or the least of a `JointHead`'s doubts
     best: tuple[Candidate, ...]  # different texts, best first
 
 
@@ -297,15 +299,19 @@ def answers_of(
     """The answer to each question, from the start and end logits [T, 2] of all its windows; T may count padding.
 
     A span of at most `longest_answer` tokens has the score of its start plus that of its end. It starts where its
-    window is the start's central one, and both its ends are among the window's `n_best`.
+    window is the start's central one, and both its ends are among the window's `n_best`. Where the logits are [N, 3],
+    they are the spans of a `JointHead`, and its doubt.
     """
     found: list[Answer] = []
     for number, group in groupby(zip(logits, windows, strict=True), key=lambda pair: pair[1].question):
         assert number == len(found), f"windows of question {number} where those of {len(found)} should be"
         pairs = list(group)
-        spans = np.concatenate([_spans(scores, window, n_best, longest_answer) for scores, window in pairs])
-        nothing = min(float(scores[0].astype(np.float64).sum()) for scores, _ in pairs)
-        found.append(_answer(questions[number], spans, nothing, n_best))
+        are_joint = pairs[0][0].shape[1] == 3
+        of_window = _joint_spans if are_joint else partial(_spans, n_best=n_best)
+        spans = np.concatenate([of_window(scores, window, longest_answer=longest_answer) for scores, window in pairs])
+        nothing = min(float(scores[0].astype(np.float64).sum()) for scores, _ in pairs)  # a doubt stands at 0 and 0
+        answer = _answer(questions[number], spans, nothing, n_best)
+        found.append(answer._replace(no_answer=nothing) if are_joint else answer)
     assert len(found) == len(questions), f"{len(questions)} questions and windows of {len(found)}"
     return found
 
@@ -326,6 +332,17 @@ def _spans(logits: np.ndarray, window: Window, n_best: int, longest_answer: int)
     a, b = np.nonzero((lengths >= 1) & (lengths <= longest_answer))
     a, b = starts[a], stops[b]
     return np.stack([first[a] + last[b], offsets[a, 0], offsets[b, 1]], axis=1)
+
+
+def _joint_spans(spans: np.ndarray, window: Window, longest_answer: int) -> np.ndarray:
+    """The same of those [N, 3] that a `JointHead` has found: their start, end and score."""
+    second, count = window.row.second, len(window.offsets)
+    start, end = (spans[1:, :2].astype(np.int64) - second).T
+    inside = (start >= 0) & (end >= start) & (end < count) & (end - start < longest_answer)
+    start, end, score = start[inside], end[inside], spans[1:, 2].astype(np.float64)[inside]
+    central = window.is_central[start]
+    start, end, score = start[central], end[central], score[central]
+    return np.stack([score, window.offsets[start, 0], window.offsets[end, 1]], axis=1)
 
 
 def _answer(question: Question, spans: np.ndarray, nothing: float, n_best: int) -> Answer:

@@ -201,7 +201,7 @@ class _Learner:
 
 @torch.no_grad()
 def predict(network: Tuned, examples: Examples) -> list[np.ndarray]:
-    """The scores of each example: [C], or [T, C] with a line for each of its tokens."""
+    """The scores of each example: [C], or [T, C] with a line for each of its tokens; or what a `JointHead` says."""
     device = next(network.parameters()).device
     network.eval()
     found: list[np.ndarray] = [np.empty(0)] * len(examples)
@@ -210,5 +210,5 @@ def predict(network: Tuned, examples: Examples) -> list[np.ndarray]:
         inputs = examples.inputs(torch.from_numpy(rows).to(device), length)
         scores = network(inputs.tokens, inputs.segments, inputs.mask).float().cpu().numpy()
         for row, of_row in zip(rows.tolist(), scores, strict=True):
-            found[row] = of_row if of_row.ndim == 1 else of_row[: examples.lengths[row]]
+            found[row] = of_row[: examples.lengths[row]] if network.head.of_tokens else of_row
     return found
