@@ -104,7 +104,8 @@ def in_order(lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
         rows = rows[count:]
 
 
-def rounded(length: int) -> int:
-    """The next of eight lengths an octave: few enough to record a graph for each, and little more padding."""
+def rounded(length: int, longest: int) -> int:
+    """The next of eight lengths an octave, or the `longest`: few enough to record a graph for each, and little more
+    padding."""
     step = max(1, 1 << max(0, (length - 1).bit_length() - 1) >> _STEPS_AN_OCTAVE.bit_length() - 1)
-    return -(-length // step) * step
+    return min(-(-length // step) * step, longest)

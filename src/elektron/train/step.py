@@ -75,6 +75,9 @@ class Updates:
 
     A GPU is done with a small model's kernel before the host has asked for the next one. So the whole update is
     recorded as a CUDA graph, once for each shape of batch, and replayed: the host hands over rows and says go.
+
+    Several of them may run side by side, each on a stream of its own. The matrix library has one workspace for a
+    stream, so a graph is recorded on the stream it is replayed on, and while nothing else runs.
     """
 
     def __init__(
@@ -103,13 +106,15 @@ class Updates:
         batch = tuple(tensor.to(self._device) for tensor in batch)
         step = torch.zeros((), dtype=torch.int32, device=self._device)
         learning_rate = torch.zeros((), device=self._device)
+        torch.cuda.synchronize(self._device)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(_WARM_UP):  # gradients only: nothing is learned yet
                 _differentiate(*self._parts, batch, step)
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        is_default = here == torch.cuda.default_stream()
+        with torch.cuda.graph(graph, stream=None if is_default else here):  # the default stream cannot be recorded
             tallies = update(*self._parts, batch, step, learning_rate)
         return _Recorded(graph, batch, step, learning_rate, tallies)

@@ -153,6 +153,7 @@ class _Learner:
         self._updates: dict[int, Updates] = {}
         self._losses: list[Tensor] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._follow()
         self._best: tuple[float, Tensor] | None = None
         self.tokens = self.read = 0
 
@@ -161,7 +162,7 @@ class _Learner:
         step, rows = len(self._losses), next(self._order)
         length = int(self._examples.lengths[rows].max())
         if self._stream is not None:
-            length = rounded(length)
+            length = rounded(length, self._network.encoder.config.positions)
         if length not in self._updates:
             self._updates[length] = self._updates_of(length)
         self.tokens += len(rows) * length
@@ -184,6 +185,12 @@ class _Learner:
         self._network.train()
         if self._best is None or found > self._best[0]:
             self._best = found, self._optimizer.values.clone()
+            self._follow()
+
+    def _follow(self) -> None:
+        """Go on after what was asked for outside."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def _wait(self) -> None:
         if self._stream is not None:
