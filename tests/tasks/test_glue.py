@@ -177,7 +177,7 @@ def test_bad_files_are_named(name, content, message, tmp_path, small_tokenizer):
 def test_bytes_that_are_no_text(tmp_path, small_tokenizer):
     written(tmp_path, "sst")
     (tmp_path / "SST-2" / "train.tsv").write_bytes(b"sentence\tlabel\n\xff\xfe\t1\n")
-    with pytest.raises(ValueError, match=r"train\.tsv: not UTF-8"):
+    with pytest.raises(ValueError, match=r"train\.tsv, line 2: not UTF-8"):
         opened(tmp_path, "sst", small_tokenizer)
 
 

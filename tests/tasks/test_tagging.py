@@ -210,7 +210,7 @@ def test_whatever_the_words(tmp_path, sentences):
         ("a\tO\nb\t\n", {}, ["file.txt, line 2", "empty"]),
         ("", {}, ["file.txt", "no sentences"]),
         ("\n \n-DOCSTART- O\n\n", {}, ["file.txt", "no sentences"]),
-        (b"a O\nna\xefve O\n", {}, ["file.txt", "byte 6", "UTF-8"]),
+        (b"a O\nna\xefve O\n", {}, ["file.txt, line 2", "UTF-8"]),
     ],
 )
 def test_bad_columns_are_refused(tmp_path, text, options, words):
@@ -238,7 +238,7 @@ def test_json_lines(tmp_path):
         ('{"words": ["\\ud800"], "tags": ["O"]}', ["line 2", "surrogate"]),
         ("[1]", ["line 2", "list, not an object"]),
         ("{", ["line 2", "not JSON"]),
-        (b"\xff", ["byte 34", "UTF-8"]),
+        (b"\xff", ["line 2", "UTF-8"]),
     ],
 )
 def test_bad_json_is_refused(tmp_path, line, words):

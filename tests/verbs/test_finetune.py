@@ -241,6 +241,7 @@ def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
         (["own"], "needs --train and --dev"),
         (["own", "--train", "no.csv", "--dev", "no.csv"], "no.csv is missing"),
         (["cola", "--seeds", "0"], "--seeds and --together are at least 1"),
+        (["cola", "--length", "129"], "--length 129 is longer than the model's 128 positions"),
         (["cola", "--model", "nothing"], "nothing is neither a run, nor a checkpoint of one"),
     ],
 )

@@ -7,22 +7,20 @@ hold all of it. Decoding turns the two logits of each token into the characters 
 Shapes in comments: T tokens of a row, C of them of the context.
 """
 
-import gzip
-import json
 import re
 import unicodedata
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from elektron.data.examples import Row, laid_out
 from elektron.data.files import read_json
 from elektron.data.tokenizer import Specials, Tokenizer
+from elektron.tasks.tables import objects
 
 _NOWHERE = (-1, -1)
 
@@ -89,31 +87,13 @@ def read_squad(path: Path) -> list[Question]:
 
 def read_mrqa(path: Path) -> list[Question]:
     """A file of MRQA 2019 (Fisch et al., arXiv:1910.09753): JSON lines after a header, plain or compressed (.gz)."""
-    try:
-        with _opened(path) as file:
-            return _unique([question for n, line in enumerate(file, 1) for question in _mrqa_line(line, n, path)], path)
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: damaged or not what its name says ({error}); replace the file") from error
-
-
-def _opened(path: Path) -> IO[str]:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing")
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
-
-
-def _mrqa_line(line: str, number: int, path: Path) -> Iterator[Question]:
-    where = f"{path}, line {number}"
-    if not line.strip():
-        return
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
-    if number == 1:
-        _field(record, "header", dict, where)
-    else:
-        yield from _questions(record, "qid", _mrqa_answers, where)
+    read = list(objects(path))
+    if not read:
+        raise ValueError(f"{path}: no header, nor anything else")
+    header, *paragraphs = read
+    _field(header.fields, "header", dict, header.where)
+    found = [question for line in paragraphs for question in _questions(line.fields, "qid", _mrqa_answers, line.where)]
+    return _unique(found, path)
 
 
 def _questions(paragraph: object, id_: str, answers: Callable[[Any, str], _Answers], where: str) -> Iterator[Question]:

@@ -2,7 +2,9 @@
 other), .csv as spreadsheets write it, and .jsonl with an object a line. Wrong lines are named."""
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ def read_table(path: Path, header: Sequence[str] = (), skipped: list[str] | None
     raises, or is left out and told to `skipped`."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: not a table that can be read; known are {', '.join(SUFFIXES)}")
-    return _objects(path) if path.suffix == ".jsonl" else _rows(path, list(header), skipped)
+    return objects(path) if path.suffix == ".jsonl" else _rows(path, list(header), skipped)
 
 
 def field(line: Line, name: str) -> str:
@@ -53,8 +55,7 @@ def _rows(path: Path, header: list[str], skipped: list[str] | None) -> Iterator[
 
 
 def _unquoted(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _lines(path):
-        yield number, line.split("\t")
+    return ((number, line.split("\t")) for number, line in lines(path) if line)
 
 
 def _quoted(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -69,24 +70,31 @@ def _quoted(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{path}, line {reader.line_num}: not CSV in UTF-8 ({error})") from error
 
 
-def _objects(path: Path) -> Iterator[Line]:
-    for number, line in _lines(path):
+def objects(path: Path) -> Iterator[Line]:
+    """The JSON objects of a file with one a line."""
+    for number, line in lines(path):
+        if not line.strip():
+            continue
         where = f"{path}, line {number}"
         try:
             fields = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{where}: not JSON ({error})") from error
+            raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
         if not isinstance(fields, dict):
-            raise ValueError(f"{where}: not a JSON object")
+            raise ValueError(f"{where}: {type(fields).__name__}, not an object; every line must be one")
         yield Line(where, fields)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty, with their numbers from 1. Only a line feed ends a line: text has other separators."""
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text, plain or compressed (.gz), with their numbers from 1. Only a line feed ends a line: U+0085
+    and U+2028 stand in texts."""
+    number = 0
     try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                if line := line.removesuffix("\n").removesuffix("\r"):
-                    yield number, line
+                text = line.decode().removesuffix("\n").removesuffix("\r")
+                yield number, text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error})") from error
+        raise ValueError(f"{path}, line {number}: not UTF-8 ({error}); convert the file") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: damaged or not what its name says ({error}); replace the file") from error

@@ -22,6 +22,7 @@ import numpy as np
 
 from elektron.data.examples import IGNORED, Row
 from elektron.data.tokenizer import Specials, Tokenizer
+from elektron.tasks.tables import Line, lines, objects
 
 _DOCUMENT = "-DOCSTART-"
 _CONLLU = re.compile(r"\d+([-.]\d+)?(\t[^\t]*){9}")
@@ -59,17 +60,8 @@ def read_columns(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
 
 def _blocks(path: Path) -> list[list[_Line]]:
     """The lines between blank lines."""
-    lines = enumerate(_lines(path), 1)
-    parted = groupby(lines, lambda line: bool(line[1].strip()) and not line[1].startswith(_DOCUMENT))
+    parted = groupby(lines(path), lambda line: bool(line[1].strip()) and not line[1].startswith(_DOCUMENT))
     return [list(block) for is_sentence, block in parted if is_sentence]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_bytes().decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; convert the file") from error
-    return [line.removesuffix("\r") for line in text.split("\n")]  # not splitlines: words may hold U+0085 or U+2028
 
 
 def _is_conllu(blocks: list[list[_Line]]) -> bool:
@@ -106,23 +98,17 @@ def _check_columns(path: Path, lines: list[tuple[int, list[str]]], word: int, ta
 
 def read_jsonl(path: Path, words: str = "words", tags: str = "tags") -> list[Sentence]:
     """The sentences of a file of JSON objects, whose fields `words` and `tags` are read."""
-    lines = [(f"{path}, line {number}", line) for number, line in enumerate(_lines(path), 1) if line.strip()]
-    sentences = [_json_sentence(line, where, words, tags) for where, line in lines]
+    sentences = [_sentence(line, words, tags) for line in objects(path)]
     if not any(sentence.words for sentence in sentences):
         raise ValueError(f"{path}: no sentences; expected a JSON object with {words!r} and {tags!r} a line")
     return sentences
 
 
-def _json_sentence(line: str, where: str, words: str, tags: str) -> Sentence:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: {type(record).__name__}, not an object; every line must be one")
-    made = Sentence(_strings(record, words, where), _strings(record, tags, where))
+def _sentence(line: Line, words: str, tags: str) -> Sentence:
+    made = Sentence(_strings(line.fields, words, line.where), _strings(line.fields, tags, line.where))
     if len(made.words) != len(made.tags):
-        raise ValueError(f"{where}: {len(made.words)} {words!r} but {len(made.tags)} {tags!r}; each word has one tag")
+        counts = f"{len(made.words)} {words!r} but {len(made.tags)} {tags!r}"
+        raise ValueError(f"{line.where}: {counts}; each word has one tag")
     return made
 
 

@@ -131,6 +131,8 @@ def _learned_mnli(out: Path) -> Path:
 def _settings(name: str, config: Config, plan: Plan, pretrained: Pretrained) -> dict[str, Any]:
     """All that decides a result, but the seed."""
     shape = pretrained.encoder.config
+    if config.length > shape.positions:
+        raise ValueError(f"--length {config.length} is longer than the model's {shape.positions} positions")
     recipe = config.recipe.resolved(shape, plan.epochs)
     return {
         "task": name,
