@@ -85,18 +85,21 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def results_table(found: Mapping[str, Summary], metrics: Mapping[str, str], averaged: Sequence[str]) -> list[list[str]]:
-    """A line for each task: its metric, what our seeds came to, what was published; and one for the average of
-    `averaged`, if all are there."""
+def results_table(
+    found: Mapping[str, Summary], metrics: Mapping[str, str], averaged: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The header, and a line for each task: its metric, what our seeds came to, what was published; and one for the
+    average of `averaged`, if all are there."""
+    published = {name: of for name, of in PUBLISHED.items() if set(of) & set(found)}
     lines = [
-        [task, metrics[task], *_cells(of), *(_percent(published.get(task)) for published in PUBLISHED.values())]
+        [task, metrics[task], *_cells(of), *(_percent(theirs.get(task)) for theirs in published.values())]
         for task, of in found.items()
     ]
     if set(averaged) <= set(found):
         ours = [statistics.fmean(getattr(found[task], name) for task in averaged) for name in ("median", "mean")]
-        theirs = [statistics.fmean(published[task] for task in averaged) for published in PUBLISHED.values()]
+        theirs = [statistics.fmean(of[task] for task in averaged) for of in published.values()]
         lines.append(["average", "", *(f"{100 * value:.1f}" for value in ours), "", "", *map(_percent, theirs)])
-    return lines
+    return ["task", "metric", "median", "mean", "sd", "seeds", *published], lines
 
 
 def _cells(of: Summary) -> list[str]:

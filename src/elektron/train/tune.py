@@ -7,7 +7,7 @@ a GPU, which one small model does not fill.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -112,13 +112,14 @@ def tune(
     recipe: RecipeConfig,
     seeds: Sequence[int],
     score: Callable[[Tuned], float],
+    watched: Callable[[range], Iterable[int]] = iter,
 ) -> tuple[list[Tuning], Cost]:
     """Teach each network with its own seed, side by side, by a resolved recipe. `score` tells how well one does, where
-    the recipe asks for the best."""
+    the recipe asks for the best; `watched` hands out the steps, and may show them."""
     steps, epoch = (math.ceil(len(examples) * epochs / recipe.batch) for epochs in (recipe.epochs, 1))
     learners = [_Learner(*pair, examples, recipe, steps) for pair in zip(networks, seeds, strict=True)]
     begin = time.perf_counter()
-    for step in range(1, steps + 1):
+    for step in watched(range(1, steps + 1)):
         for learner in learners:
             learner.advance()
             if recipe.choose == "best" and (step % epoch == 0 or step == steps):

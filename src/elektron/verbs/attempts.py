@@ -85,8 +85,7 @@ def _folder(task: Path, seed: int) -> Path:
 def tell_one(found: Mapping[str, list[Result]], out: Path, console: Console) -> None:
     """A model's table, for the eye and in OUT/results.md; all of its results in OUT/results.json."""
     summaries = {name: summary([result.score for result in results]) for name, results in found.items()}
-    header = ["task", "metric", "median", "mean", "sd", "seeds", *PUBLISHED]
-    lines = results_table(summaries, {name: results[0].metric for name, results in found.items()}, AVERAGED)
+    header, lines = results_table(summaries, {name: results[0].metric for name, results in found.items()}, AVERAGED)
     write_atomically(out / _TABLE, markdown(header, lines).encode())
     records = {name: [result._asdict() for result in results] for name, results in found.items()}
     write_json(out / _RESULTS, records)

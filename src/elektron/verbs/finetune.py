@@ -7,11 +7,13 @@ ner, pos or ged (tags of words); or own, for tables of your own: --train my.csv 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from rich.console import Console
+from rich.progress import track
 
 from elektron.config import parse
 from elektron.data.examples import Examples
@@ -170,7 +172,8 @@ def _learn(
         return next(iter(metrics.values()))[task.metric]
 
     recipe = RecipeConfig(**settings["recipe"])
-    tunings, cost = tune(networks, rows(task.train), recipe, seeds, lambda network: score(measured(network)))
+    bar = partial(track, description=task.name, console=console, transient=True, disable=not console.is_terminal)
+    tunings, cost = tune(networks, rows(task.train), recipe, seeds, lambda network: score(measured(network)), bar)
     for seed, tuning in zip(seeds, tunings, strict=True):
         metrics = measured(tuning.network)
         answers = {

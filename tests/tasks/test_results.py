@@ -1,0 +1,54 @@
+"""What several seeds come to."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elektron.tasks import glue
+from elektron.tasks.results import PUBLISHED, markdown, middle, results_table, summary
+
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=9)
+
+
+@given(SCORES)
+def test_the_middle_one_is_a_median(scores):
+    chosen = scores[middle(scores)]
+    assert sum(score < chosen for score in scores) <= len(scores) // 2
+    assert sum(score > chosen for score in scores) <= len(scores) // 2
+
+
+@given(SCORES)
+def test_summaries(scores):
+    found = summary(scores)
+    assert found.median == statistics.median(scores)
+    assert found.mean == pytest.approx(sum(scores) / len(scores))
+    assert found.deviation == (pytest.approx(statistics.stdev(scores)) if len(scores) > 1 else 0.0)
+    assert found.seeds == len(scores)
+
+
+def test_tables_stand_beside_what_was_published():
+    found = {"cola": summary([0.5, 0.6, 0.55]), "rte": summary([0.7])}
+    header, lines = results_table(found, {"cola": "matthews", "rte": "accuracy"}, glue.AVERAGED)
+    assert header == ["task", "metric", "median", "mean", "sd", "seeds", "Small, OWT", "Small", "Base", "Large"]
+    assert lines[0] == ["cola", "matthews", "55.0", "55.0", "5.0", "3", "56.8", "57.0", "67.7", "69.1"]
+    assert len(lines) == 2
+    assert markdown(header, lines).splitlines()[1] == "| --- " * 10 + "|"
+
+
+def test_averages_are_of_the_paper_s_eight():
+    """The README of the original has 80.36 for Small on OpenWebText; WNLI is left out."""
+    found = {task: summary([n / 10]) for n, task in enumerate(glue.TASKS)}
+    header, lines = results_table(found, dict.fromkeys(found, "x"), glue.AVERAGED)
+    average = dict(zip(header, lines[-1], strict=True))
+    assert average["median"] == f"{100 * statistics.fmean(n / 10 for n, t in enumerate(glue.TASKS) if t != 'wnli'):.1f}"
+    assert average["Small, OWT"] == "80.4"
+    assert statistics.fmean(PUBLISHED["Small, OWT"].values()) == pytest.approx(80.36, abs=0.01)
+
+
+def test_columns_without_anything_are_left_out():
+    header, _ = results_table({"chunk": summary([0.9])}, {"chunk": "f1"}, glue.AVERAGED)
+    assert header[6:] == ["Small", "Base", "Large"]
+    header, _ = results_table({"own": summary([0.9])}, {"own": "f1"}, glue.AVERAGED)
+    assert header[6:] == []
