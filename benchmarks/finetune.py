@@ -3,9 +3,10 @@
     python benchmarks/finetune.py --model FOLDER --data GLUE [--tasks cola rte] [--seeds 2] [--examples 512]
 
 FOLDER is a Hugging Face folder of an ELECTRA (`elektron export` writes one). Trainer has the class of transformers,
-AdamW with the same learning rate for each layer, the same schedule, rows padded to the longest of their batch, and on a
-GPU bfloat16; it needs `pip install -c constraints.txt accelerate`. Times are of training alone, tokens are there
-before; scores are of the development set. Seeds alternate.
+AdamW with the same learning rate for each layer, the same schedule, rows padded to the longest of their batch (its
+batches are drawn at random, ours are of rows of about one length), and on a GPU bfloat16; it needs `pip install -c
+constraints.txt accelerate`. Times are of training alone, tokens are there before; scores are of the development set.
+Seeds alternate.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import math
 import statistics
 import tempfile
 import time
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import transformers
 from elektron.data.examples import Examples
 from elektron.data.tokenizer import Specials
 from elektron.interop.huggingface import save
+from elektron.model.encoder import with_dropout
 from elektron.model.task_heads import Tuned, begin_head
 from elektron.tasks import glue
 from elektron.tasks.task import Split, Task
@@ -41,8 +42,8 @@ class Run(NamedTuple):
     score: float
 
 
-def network(task: Task, pretrained: Pretrained, seed: int) -> Tuned:
-    tuned = Tuned(deepcopy(pretrained.encoder), task.kind, "transformers", task.labels)
+def network(task: Task, pretrained: Pretrained, dropout: float, seed: int) -> Tuned:
+    tuned = Tuned(with_dropout(pretrained.encoder, dropout), task.kind, "transformers", task.labels)
     begin_head(tuned.head, "transformers", seed)
     return tuned
 
@@ -50,7 +51,7 @@ def network(task: Task, pretrained: Pretrained, seed: int) -> Tuned:
 def ours(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seeds: list[int], device: torch.device) -> list[Run]:
     """The seeds side by side; the time is shared among them."""
     specials = pretrained.tokenizer.specials
-    networks = [network(task, pretrained, seed).to(device) for seed in seeds]
+    networks = [network(task, pretrained, recipe.dropout, seed).to(device) for seed in seeds]
     tunings, cost = tune(networks, Examples(task.train.rows, specials, device), recipe, seeds, lambda network: 0.0)
     dev = next(iter(task.dev.values()))
     found = [predict(tuning.network, Examples(dev.rows, specials, device)) for tuning in tunings]
@@ -59,7 +60,7 @@ def ours(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seeds: list[i
 
 def theirs(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seed: int, device: torch.device) -> Run:
     with tempfile.TemporaryDirectory() as folder:
-        save(network(task, pretrained, seed), pretrained.tokenizer, Path(folder, "model"), "")
+        save(network(task, pretrained, recipe.dropout, seed), pretrained.tokenizer, Path(folder, "model"), "")
         model = transformers.ElectraForSequenceClassification.from_pretrained(Path(folder, "model"))
         arguments = transformers.TrainingArguments(
             output_dir=folder,
@@ -77,7 +78,7 @@ def theirs(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seed: int, 
         )
         train = items(task.train, task)
         optimizer = torch.optim.AdamW(groups(model, recipe), eps=1e-6, weight_decay=recipe.weight_decay)
-        steps = math.ceil(len(train) / recipe.batch) * int(recipe.epochs)
+        steps = math.ceil(math.ceil(len(train) / recipe.batch) * recipe.epochs)
         schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(recipe.warmup * steps), steps)
         trainer = transformers.Trainer(
             model,

@@ -181,6 +181,21 @@ def test_bytes_that_are_no_text(tmp_path, small_tokenizer):
         opened(tmp_path, "sst", small_tokenizer)
 
 
+def test_lines_of_a_test_set_are_never_left_out(tmp_path, small_tokenizer):
+    written(tmp_path, "qqp")
+    with open(tmp_path / "QQP" / "test.tsv", "a") as file:
+        file.write("9\tonly one question\n")
+    with pytest.raises(ValueError, match=r"test\.tsv, line 6: 2 columns"):
+        opened(tmp_path, "qqp", small_tokenizer)
+
+
+def test_the_diagnostic_set_may_lie_apart(tmp_path, small_tokenizer):
+    written(tmp_path, "mnli")
+    (tmp_path / "diagnostic").mkdir()
+    (tmp_path / "MNLI" / "diagnostic.tsv").rename(tmp_path / "diagnostic" / "diagnostic.tsv")
+    assert "AX" in opened(tmp_path, "mnli", small_tokenizer).test
+
+
 def test_a_missing_split(tmp_path, small_tokenizer):
     written(tmp_path, "mnli")
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()

@@ -8,7 +8,18 @@ import pytest
 
 from elektron.data.examples import IGNORED
 from elektron.data.tokenizer import Tokenizer
-from elektron.tasks.protocols import READING, TAGGING, Files, Tagging, files_of, own_task, reading_task, tagging_task
+from elektron.tasks.protocols import (
+    READING,
+    TAGGING,
+    Files,
+    SourceConfig,
+    Tagging,
+    files_of,
+    own_task,
+    plan_of,
+    reading_task,
+    tagging_task,
+)
 from elektron.tasks.task import Outputs, Split
 
 CHUNKS = "The DT B-NP\nold JJ I-NP\ncat NN I-NP\nsees VB B-VP\n\nA DT B-NP\ndog NN I-NP\n. . O\n"
@@ -36,7 +47,7 @@ def columns(tmp_path: Path, train: str, dev: str) -> Files:
 
 
 def test_chunks(tmp_path: Path, small_tokenizer: Tokenizer):
-    task = tagging_task("chunk", TAGGING["chunk"], columns(tmp_path, CHUNKS, CHUNKS), small_tokenizer, 64)
+    task = tagging_task("chunk", TAGGING["chunk"], None, columns(tmp_path, CHUNKS, CHUNKS), small_tokenizer, 64)
     assert task.labels == ("B-NP", "E-NP", "I-NP", "O", "S-VP")
     split = task.dev["dev"]
     right = told(split, 5)
@@ -49,12 +60,12 @@ def test_chunks(tmp_path: Path, small_tokenizer: Tokenizer):
 
 def test_tags_that_were_never_learned_are_told(tmp_path: Path, small_tokenizer: Tokenizer):
     files = columns(tmp_path, CHUNKS, CHUNKS.replace("O\n", "B-LST\n"))
-    task = tagging_task("chunk", TAGGING["chunk"], files, small_tokenizer, 64)
+    task = tagging_task("chunk", TAGGING["chunk"], None, files, small_tokenizer, 64)
     assert any("S-LST" in note for note in task.notes)
 
 
 def test_errors(tmp_path: Path, small_tokenizer: Tokenizer):
-    task = tagging_task("ged", TAGGING["ged"], columns(tmp_path, ERRORS, ERRORS), small_tokenizer, 64)
+    task = tagging_task("ged", TAGGING["ged"], None, columns(tmp_path, ERRORS, ERRORS), small_tokenizer, 64)
     split = task.dev["dev"]
     assert task.metrics(split.known, told(split, 2)) == {"f0.5": 1.0, "precision": 1.0, "recall": 1.0}
     all_wrong = [np.eye(2)[[1] * len(row.tokens)] for row in split.rows]
@@ -67,7 +78,7 @@ def test_errors(tmp_path: Path, small_tokenizer: Tokenizer):
 def test_one_s_own_tags(tmp_path: Path, small_tokenizer: Tokenizer):
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"w": ["the", "cat"], "t": ["D", "N"]}) + "\n")
-    task = tagging_task("own", Tagging("tokens", "w", "t"), Files(path, path, path), small_tokenizer, 16)
+    task = tagging_task("own", Tagging("tokens"), ("w", "t"), Files(path, path, path), small_tokenizer, 16)
     assert task.labels == ("D", "N")
     assert task.metrics(task.dev["dev"].known, told(task.dev["dev"], 2)) == {"accuracy": 1.0}
     assert set(task.test) == {"test"}
@@ -164,7 +175,66 @@ def test_unknown_labels_and_files(tmp_path: Path, small_tokenizer: Tokenizer):
     dev.write_text("text,y\na,1\nb,3\n")
     with pytest.raises(ValueError, match=r"b\.csv, example 2: unknown label '3'; known are 1, 2"):
         own_task("classification", Files(train, dev, None), ("text",), "y", small_tokenizer, 32)
-    with pytest.raises(ValueError, match="has no train file"):
-        files_of("ner", tmp_path)
+    with pytest.raises(ValueError, match=r"train\.txt is missing: say --train FILE, or --data FOLDER"):
+        plan_of("ner", SourceConfig(data=str(tmp_path)))
     with pytest.raises(ValueError, match="not a table"):
         own_task("classification", Files(tmp_path / "x.xml", dev, None), ("text",), "y", small_tokenizer, 32)
+
+
+def test_each_file_may_be_named(tmp_path: Path, small_tokenizer: Tokenizer):
+    columns(tmp_path, CHUNKS, CHUNKS)
+    (tmp_path / "other.txt").write_text(CHUNKS.replace("cat NN I-NP", "bird NN I-NP"))
+    source = SourceConfig(data=str(tmp_path), dev=str(tmp_path / "other.txt"), test=str(tmp_path / "train.txt"))
+    plan = plan_of("chunk", source)
+    assert {role: path.name for role, path in plan.files.items()} == {
+        "train": "train.txt",
+        "dev": "other.txt",
+        "test": "train.txt",
+    }
+    task = plan.open(small_tokenizer, 64)
+    assert "bird" in task.answers(task.dev["dev"].known, told(task.dev["dev"], 5))
+    with pytest.raises(ValueError, match=r"nowhere\.txt is missing: say --dev FILE"):
+        plan_of("chunk", SourceConfig(data=str(tmp_path), dev=str(tmp_path / "nowhere.txt")))
+    with pytest.raises(ValueError, match="are not for it"):
+        plan_of("rte", SourceConfig(data=str(tmp_path), dev="x"))
+
+
+def test_columns_of_tags(tmp_path: Path, small_tokenizer: Tokenizer):
+    columns(tmp_path, CHUNKS, CHUNKS)
+    assert plan_of("pos", SourceConfig(data=str(tmp_path), columns="0,1")).open(small_tokenizer, 64).labels == (
+        *(".", "DT", "JJ", "NN", "VB"),
+    )
+    line = "1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_\n"
+    (tmp_path / "x.conllu").write_text(line)
+    source = SourceConfig(train=str(tmp_path / "x.conllu"), dev=str(tmp_path / "x.conllu"))
+    assert plan_of("pos", source).open(small_tokenizer, 64).labels == ("DET",)
+    with pytest.raises(ValueError, match="names two by their numbers"):
+        plan_of("pos", SourceConfig(data=str(tmp_path), columns="0"))
+
+
+def test_errors_are_named_c_and_i(tmp_path: Path, small_tokenizer: Tokenizer):
+    files = columns(tmp_path, ERRORS.replace("\ti", "\twrong"), ERRORS)
+    with pytest.raises(ValueError, match=r"c or i \(incorrect\), not c, i, wrong"):
+        tagging_task("ged", TAGGING["ged"], None, files, small_tokenizer, 64)
+
+
+@pytest.mark.parametrize("text", ["a,b,c", "a,", ""])
+def test_one_text_or_two(text, tmp_path: Path):
+    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n")
+    source = SourceConfig(train=str(tmp_path / "x.csv"), dev=str(tmp_path / "x.csv"), text=text)
+    with pytest.raises(ValueError, match="one column, or the two of a pair"):
+        plan_of("own", source)
+
+
+def test_two_columns_of_one_name(tmp_path: Path, small_tokenizer: Tokenizer):
+    path = tmp_path / "own.csv"
+    path.write_text("text,y,text\na,b,c\n")
+    with pytest.raises(ValueError, match="two columns have one name"):
+        own_task("classification", Files(path, path, None), ("text",), "y", small_tokenizer, 32)
+
+
+def test_half_a_character(tmp_path: Path, small_tokenizer: Tokenizer):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"text": "\\ud800", "y": "1"}\n')
+    with pytest.raises(ValueError, match=r"own\.jsonl, line 1: 'text' has half a character"):
+        own_task("classification", Files(path, path, None), ("text",), "y", small_tokenizer, 32)

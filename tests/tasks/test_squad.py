@@ -340,7 +340,7 @@ def test_squad_files(tmp_path):
         ({"id": "a", "question": "x", "answers": ["king"]}, "question a: str where an object with 'text' should be"),
         ({"id": "a", "question": "x", "answers": [{"text": "king"}]}, "question a: no 'answer_start'"),
         ({"id": None, "question": "x"}, "'id' is NoneType, not str or int"),
-        ({"id": "a", "question": "\ud83d"}, "question a: 'question' has half a character at 0"),
+        ({"id": "a", "question": "\ud83d"}, "question a: 'question' has half a character"),
     ],
 )
 def test_malformed_questions_are_named(tmp_path, record, said):

@@ -20,6 +20,7 @@ from elektron.interop.huggingface import save
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
+from elektron.model.weights import fingerprint
 from elektron.tasks import squad
 from elektron.verbs.runs import open_encoder
 
@@ -222,13 +223,90 @@ def test_checkpoints_are_drawn_against_their_steps(glue, text_file, tmp_path, mo
     assert "quality.html" in said
     with pytest.raises(SystemExit):
         run(monkeypatch, "cola", "--model", checkpoints[0], checkpoints[0], "--data", glue, "--out", out)
-    assert "several different ones" in capsys.readouterr().err
+    assert "folders of different names" in capsys.readouterr().err
+
+
+def networks(out: Path, task: str) -> list[str]:
+    return sorted(path.parent.name for path in out.glob(f"{task}/seed-*/model"))
+
+
+def test_the_last_network_is_never_removed(model, glue, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    arguments = ["cola", "--model", model, "--data", glue, "--out", out, *QUICK, "--recipe.epochs", 1]
+    run(monkeypatch, *arguments, "--seeds", 3)
+    (kept,) = networks(out, "cola")
+    for count in (1, 2, 3):
+        run(monkeypatch, *arguments, "--seeds", count)
+        assert kept in networks(out, "cola")
+    capsys.readouterr()
+    run(monkeypatch, "rte", *arguments[1:], "--keep", "none")
+    assert networks(out, "rte") == []
+    run(monkeypatch, "rte", *arguments[1:])
+    assert "the network of the median seed, 0, is not there; remove" in capsys.readouterr().out
+    table = (out / "results.md").read_text()
+    assert "| cola |" in table
+    assert "| rte |" in table
+
+
+def test_all_networks_are_kept_if_asked(model, glue, tmp_path, monkeypatch):
+    words = ["--model", model, "--data", glue, "--out", tmp_path, "--seeds", 2, "--keep", "all"]
+    run(monkeypatch, "cola", *words, *QUICK, "--recipe.epochs", 1)
+    assert networks(tmp_path, "cola") == ["seed-0", "seed-1"]
+
+
+@pytest.mark.parametrize("change", [["--text", "b"], ["--label", "z"], ["--columns", "0,1"], "swap", "file"])
+def test_what_decides_a_result_is_remembered(change, model, tmp_path, monkeypatch, capsys):
+    first, second = tmp_path / "1" / "x.csv", tmp_path / "2" / "x.csv"
+    for path, rows in ((first, "a,p,1,2\n"), (second, "c,q,2,1\n")):
+        path.parent.mkdir()
+        path.write_text("a,b,y,z\n" + 8 * ("e,f,1,1\ng,h,2,2\n" + rows))
+    files = ["--train", first, "--dev", second]
+    words = ["own", "--model", model, "--text", "a", "--label", "y", "--out", tmp_path / "out", *QUICK]
+    run(monkeypatch, *words, *files)
+    if change == "swap":
+        files = ["--train", second, "--dev", first]
+    elif change == "file":
+        first.write_text(first.read_text() + "g,h,2,2\n")
+    else:
+        words += change
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *words, *files)
+    assert "was made with other settings" in capsys.readouterr().err
 
 
 def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
+    arguments = ["--model", model, "--data", glue, "--out", tmp_path / "out", "--mnli-first", *QUICK]
     with pytest.raises(SystemExit):
-        run(monkeypatch, "rte", "--model", model, "--data", glue, "--out", tmp_path / "out", "--mnli-first", *QUICK)
+        run(monkeypatch, "rte", *arguments)
     assert "has no network that has learned MNLI" in capsys.readouterr().err
+    (glue / "MNLI").mkdir()
+    rows = (glue / "RTE" / "train.tsv").read_text().replace("not_entailment", "neutral").replace("label", "gold_label")
+    for file in ("train", "dev_matched", "dev_mismatched"):
+        (glue / "MNLI" / f"{file}.tsv").write_text(rows)
+    run(monkeypatch, "glue", *arguments)
+    said = capsys.readouterr().out
+    assert said.index("mnli, seed 0") < said.index("rte, seed 0")
+    weights = {
+        task: json.loads((tmp_path / "out" / task / "seed-0" / "result.json").read_text())["settings"]["weights"]
+        for task in ("cola", "mnli", "rte")
+    }
+    assert weights["cola"] == weights["mnli"] != weights["rte"]
+    assert weights["rte"] == fingerprint(open_encoder(tmp_path / "out" / "mnli" / "seed-0" / "model").encoder)
+
+
+def test_embeddings_may_be_more_than_the_tokenizer_s(small_tokenizer, glue, tmp_path, monkeypatch, capsys):
+    network = Discriminator(SHAPE, Embeddings(small_tokenizer.vocab_size + 3, SHAPE))
+    initialise(network, 0)
+    save(network, small_tokenizer, tmp_path / "wide", "card")
+    words = ["--data", glue, "--out", tmp_path / "out", *QUICK, "--recipe.epochs", 1]
+    run(monkeypatch, "cola", "--model", tmp_path / "wide", *words)
+    opened = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out/cola/seed-0/model")
+    assert opened.config.vocab_size == small_tokenizer.vocab_size + 3
+    network = Discriminator(SHAPE, Embeddings(small_tokenizer.vocab_size - 3, SHAPE))
+    save(network, small_tokenizer, tmp_path / "narrow", "card")
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "cola", "--model", tmp_path / "narrow", *words)
+    assert "its tokenizer has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -240,7 +318,7 @@ def test_rte_from_mnli(model, glue, tmp_path, monkeypatch, capsys):
         (["squad"], "train-v1.1.json is missing"),
         (["own"], "needs --train and --dev"),
         (["own", "--train", "no.csv", "--dev", "no.csv"], "no.csv is missing"),
-        (["cola", "--seeds", "0"], "--seeds and --together are at least 1"),
+        (["cola", "--seeds", "0"], "--seeds is at least 1, not 0"),
         (["cola", "--length", "129"], "--length 129 is longer than the model's 128 positions"),
         (["cola", "--model", "nothing"], "nothing is neither a run, nor a checkpoint of one"),
     ],
@@ -262,6 +340,8 @@ def test_an_interrupted_run_goes_on(model, glue, tmp_path):
         while not first.exists() and process.poll() is None:
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert len(list(out.glob("cola/seed-*/result.json"))) < 3
     before = first.stat().st_mtime_ns
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert first.stat().st_mtime_ns == before

@@ -6,6 +6,7 @@ from typing import Any
 
 from elektron.interop.huggingface import Role
 from elektron.model.task_heads import Tuned
+from elektron.tasks.results import NO_SHARES
 
 _USE = {
     "discriminator": """from transformers import AutoTokenizer, ElectraForPreTraining
@@ -66,6 +67,14 @@ replacements its own generator made in training: it is no calibrated probability
 """
 
 
+_PIPELINE = """from transformers import pipeline
+
+pipeline("{pipeline}", model="{folder}")"""
+_READER = """from transformers import AutoTokenizer, ElectraForQuestionAnswering
+
+tokenizer, model = (kind.from_pretrained("{folder}") for kind in (AutoTokenizer, ElectraForQuestionAnswering))
+found = model(**tokenizer("Who sat?", "The cat sat on the hat.", return_tensors="pt"))
+found.start_logits, found.end_logits  # of each token: whether the answer begins or ends there"""
 _TASKS = {
     "classification": "text-classification",
     "regression": "text-classification",
@@ -80,9 +89,13 @@ def task_card(
 ) -> str:
     """`metrics` are those of each development set, `settings` all that decided them."""
     numbers = "\n".join(
-        f"| {split}: {name} | {100 * value:.1f} |" for split, of in metrics.items() for name, value in of.items()
+        f"| {split}: {name} | {100 * value:.1f} |"
+        for split, of in metrics.items()
+        for name, value in of.items()
+        if not name.endswith(NO_SHARES)
     )
     pipeline = _TASKS[network.kind]
+    use = _PIPELINE if network.kind != "span" else _READER
     return f"""---
 library_name: transformers
 pipeline_tag: {pipeline}
@@ -96,9 +109,7 @@ tags:
 An ELECTRA encoder that was fine-tuned with Elektron.
 
 ```python
-from transformers import pipeline
-
-pipeline("{pipeline}", model="{folder}")
+{use.format(pipeline=pipeline, folder=folder)}
 ```
 
 | development set | percent |

@@ -221,7 +221,8 @@ def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str) -> Non
         save_tokenizer(tokenizer, unfinished, shape.positions)
         write_tensors(unfinished / WEIGHTS, to_tensors(network))
         write_atomically(unfinished / "README.md", card.encode())
-        config = their_config(shape, tokenizer.vocab_size, role, tokenizer.specials.pad)
+        words = network.encoder.embeddings.word.num_embeddings  # some have more than their tokenizer
+        config = their_config(shape, words, role, tokenizer.specials.pad)
         write_json(unfinished / "config.json", config | (_of_task(network) if isinstance(network, Tuned) else {}))
         if role == "discriminator":
             _write_pooling(unfinished, shape)

@@ -4,7 +4,7 @@ narrower than the layers.
 Shapes in comments: B rows, T tokens of a row, E embedding width, D width, H heads, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -157,3 +157,11 @@ class Encoder(nn.Module):
         sites = torch.arange(_SITES_A_LAYER * self.config.layers + 1, dtype=torch.int32, device=keys.device)
         *layers, embeddings = fold(keys, sites[:, None]).split(_SITES_A_LAYER)
         return [*layers, embeddings[0]]
+
+
+def with_dropout(encoder: Encoder, rate: float) -> Encoder:
+    """A copy of the encoder that drops so much, everywhere."""
+    shape = replace(encoder.config, dropout=rate, attention_dropout=rate)
+    copy = Encoder(shape, Embeddings(encoder.embeddings.word.num_embeddings, shape))
+    copy.load_state_dict(encoder.state_dict())
+    return copy

@@ -17,6 +17,7 @@ LENGTH = 128
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
 _THREE = ("contradiction", "entailment", "neutral")
+_DIAGNOSTIC = "diagnostic"
 _COLA = ("source", "label", "mark", "sentence")
 """The columns of CoLA's files, which have no header but in the test set."""
 
@@ -61,7 +62,7 @@ TASKS = {
     "mnli": Protocol(
         *("MNLI", _PAIR, "gold_label", _THREE, ("accuracy",)),
         dev=("dev_matched", "dev_mismatched"),
-        test=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched"), ("AX", "diagnostic")),
+        test=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched"), ("AX", _DIAGNOSTIC)),
     ),
     "qnli": Protocol("QNLI", ("question", "sentence"), "label", _ENTAILED, ("accuracy",)),
     "rte": Protocol("RTE", _PAIR, "label", _ENTAILED, ("accuracy",), epochs=10),
@@ -74,11 +75,17 @@ FROM_MNLI = ("mrpc", "sts", "rte")
 """What gains by a network that has learned MNLI."""
 
 
-def files(name: str, data: str) -> list[Path]:
-    """What holds a task's examples."""
+def files(name: str, data: str) -> dict[str, Path]:
+    """What holds the examples that a result comes from."""
+    protocol = TASKS[name]
+    wanted = ("train", *protocol.dev)
     if hub.is_hub(data):
-        return hub.files(data, name, ("train", *TASKS[name].dev))
-    return sorted((Path(data) / TASKS[name].folder).glob("*.tsv"))
+        return hub.files(data, name, wanted)
+    paths = {file: _path(data, protocol, file) for file in wanted}
+    for path in paths.values():
+        if not path.exists():
+            raise ValueError(f"{name}: {path} is missing")
+    return paths
 
 
 def is_there(name: str, data: str) -> bool:
@@ -123,7 +130,10 @@ def open_task(name: str, data: str, tokenizer: Tokenizer, longest: int) -> Task:
 
 
 def _path(data: str, protocol: Protocol, file: str) -> Path:
-    return Path(data) / protocol.folder / f"{file}.tsv"
+    """The diagnostic set has a folder of its own, unless somebody put it beside MNLI."""
+    path = Path(data) / protocol.folder / f"{file}.tsv"
+    apart = Path(data) / file / f"{file}.tsv"
+    return apart if file == _DIAGNOSTIC and not path.exists() else path
 
 
 def _texts(data: str, name: str, file: str, is_test: bool, notes: list[str]) -> list[Text] | None:
@@ -136,7 +146,8 @@ def _texts(data: str, name: str, file: str, is_test: bool, notes: list[str]) -> 
         return None
     skipped: list[str] = []
     texts = []
-    lines = read_table(path, () if is_test else protocol.header, skipped if protocol.skips else None)
+    may_skip = protocol.skips and not is_test  # or answers would belong to other lines
+    lines = read_table(path, () if is_test else protocol.header, skipped if may_skip else None)
     for number, line in enumerate(lines):
         first, *second = (field(line, column) for column in protocol.texts)
         label = None if is_test else field(line, protocol.label)

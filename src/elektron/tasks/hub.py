@@ -42,14 +42,21 @@ def texts(data: str, name: str, file: str, labels: tuple[str, ...]) -> list[Text
     return found
 
 
-def files(data: str, name: str, wanted: tuple[str, ...]) -> list[Path]:
+def files(data: str, name: str, wanted: tuple[str, ...]) -> dict[str, Path]:
     """Where the examples lie on disk."""
-    splits = [_split(data, name, file) for file in wanted]
-    return sorted({Path(part["filename"]) for rows in splits if rows is not None for part in rows.cache_files})
+    splits = {file: _split(data, name, file) for file in wanted}
+    return {
+        f"{file} {number}": Path(part["filename"])
+        for file, rows in splits.items()
+        if rows is not None
+        for number, part in enumerate(rows.cache_files)
+    }
 
 
 def _label(value: float, names: list[str] | None, labels: tuple[str, ...]) -> str:
     """GLUE's own label for what is a number here."""
+    if value == -1 and names is not None:
+        raise ValueError("an example to learn from has the label -1, which test sets have")
     if names is not None and names[int(value)] in labels:
         return names[int(value)]
     return str(value)

@@ -21,17 +21,18 @@ Counting = Literal["entities", "tokens", "errors"]
 _FILES = ("train", "dev", "test")
 _SUFFIXES = (".txt", ".tsv", ".conll", ".conllu")
 _JOINT_THRESHOLD = -2.75
-_ERROR = "i"
-"""The tag of an incorrect word."""
+_CORRECT, _ERROR = "c", "i"
+"""The tags of words where errors are to be found."""
+
+
+Columns = tuple[str, str] | tuple[int, int] | None
+"""Of words and tags: fields of JSON, numbers of columns, or the usual ones."""
 
 
 class Tagging(NamedTuple):
     """A task that gives each word a tag."""
 
     counting: Counting
-    word: int | str = 0
-    """Columns of the files, or fields of JSON."""
-    tag: int | str = -1
     are_chunks: bool = False
     """Whether tags are learned as BIOES, whatever the files have."""
     length: int = 128
@@ -41,7 +42,7 @@ class Tagging(NamedTuple):
 TAGGING = {
     "chunk": Tagging("entities", are_chunks=True, length=256),
     "ner": Tagging("entities"),
-    "pos": Tagging("tokens", word=1, tag=3),
+    "pos": Tagging("tokens"),
     "ged": Tagging("errors"),
 }
 """CoNLL-2000 and -2003, universal parts of speech (CoNLL-U), and the detection of errors (FCE)."""
@@ -85,6 +86,25 @@ class SourceConfig:
     """The column of the labels, of the values, or of the tags."""
     kind: Literal["classification", "regression", "tagging"] = "classification"
     """What one's own labels are: classes, numbers, or lists of tags (.jsonl)."""
+    columns: str = ""
+    """Of files in columns those of words and tags, counted from 0: 0,-1 if empty, and 1,3 for CoNLL-U."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in self.text.split(","))
+        if not 1 <= len(names) <= 2 or not all(names):
+            raise ValueError(f"--text names one column, or the two of a pair: not {self.text!r}")
+        return names
+
+    @property
+    def tagged_columns(self) -> tuple[int, int] | None:
+        if not self.columns:
+            return None
+        try:
+            word, tag = map(int, self.columns.split(","))
+        except ValueError:
+            raise ValueError(f"--columns names two by their numbers, such as 0,-1: not {self.columns!r}") from None
+        return word, tag
 
 
 class Files(NamedTuple):
@@ -94,14 +114,16 @@ class Files(NamedTuple):
     dev: Path
     test: Path | None
 
-    def all(self) -> list[Path]:
-        return [path for path in self if path is not None]
+    def all(self) -> dict[str, Path]:
+        """By what they are for."""
+        return {name: path for name, path in self._asdict().items() if path is not None}
 
 
 class Plan(NamedTuple):
     """How a task is opened, once its files have been looked at."""
 
-    files: list[Path]
+    files: dict[str, Path]
+    """By what they are for."""
     length: int
     """The paper's."""
     epochs: float
@@ -125,6 +147,8 @@ def names_of(source: SourceConfig) -> list[str]:
 
 def plan_of(name: str, source: SourceConfig) -> Plan:
     if name in glue.TASKS:
+        if source.train or source.dev or source.test:
+            raise ValueError(f"{name} is read from GLUE's folder, --data: --train, --dev and --test are not for it")
         open_glue = partial(glue.open_task, name, source.data)
         return Plan(glue.files(name, source.data), glue.LENGTH, glue.TASKS[name].epochs, open_glue)
     files = _files(name, source)
@@ -132,47 +156,47 @@ def plan_of(name: str, source: SourceConfig) -> Plan:
         asked = READING[name]
         return Plan(files.all(), asked.length, asked.epochs, partial(reading_task, name, asked, files))
     if name == OWN and source.kind != "tagging":
-        open_own = partial(own_task, source.kind, files, tuple(source.text.split(",")), source.label)
+        open_own = partial(own_task, source.kind, files, source.texts, source.label)
         return Plan(files.all(), glue.LENGTH, _OWN_EPOCHS, open_own)
-    tagged = TAGGING[name] if name in TAGGING else Tagging("tokens", source.text, source.label)
-    return Plan(files.all(), tagged.length, tagged.epochs, partial(tagging_task, name, tagged, files))
+    tagged = TAGGING[name] if name in TAGGING else Tagging("tokens")
+    columns = (source.text, source.label) if name == OWN else source.tagged_columns
+    return Plan(files.all(), tagged.length, tagged.epochs, partial(tagging_task, name, tagged, columns, files))
 
 
 def _files(name: str, source: SourceConfig) -> Files:
-    """Those that are named, or else those that the task has in its folder."""
+    """Those that are named, and for the others those that the task has in its folder."""
     if name == OWN and not (source.train and source.dev):
         raise ValueError("a task of your own needs --train and --dev: two files")
-    if source.train and source.dev:
-        files = Files(Path(source.train), Path(source.dev), Path(source.test) if source.test else None)
-    else:
-        files = files_of(name, Path(source.data))
-    missing = [path for path in files.all() if not path.is_file()]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing: say --data, or --train and --dev")
+    files = files_of(name, Path(source.data))
+    named = {split: Path(path) for split in _FILES if (path := getattr(source, split))}
+    files = files._replace(**named)
+    for split, path in files.all().items():
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: say --{split} FILE, or --data FOLDER")
     return files
 
 
 def files_of(name: str, data: Path) -> Files:
-    """The files of a task of this page in its folder."""
+    """The files of a task of this page in its folder, if they are there."""
     if name in READING:
         return Files(data / READING[name].train, data / READING[name].dev, None)
-    found = {split: _file(data, split) for split in _FILES}
-    if not (found["train"] and found["dev"]):
-        missing = "train" if not found["train"] else "dev"
-        raise ValueError(
-            f"{data} has no {missing} file: {missing} and one of {', '.join(_SUFFIXES)}, or say --{missing}"
-        )
-    return Files(found["train"], found["dev"], found["test"])
+    train, dev, test = (_file(data, split) for split in _FILES)
+    return Files(train, dev, test if test.exists() else None)
 
 
-def _file(data: Path, split: str) -> Path | None:
-    return next((path for suffix in _SUFFIXES if (path := data / f"{split}{suffix}").exists()), None)
+def _file(data: Path, split: str) -> Path:
+    paths = [data / f"{split}{suffix}" for suffix in _SUFFIXES]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
-def tagging_task(name: str, protocol: Tagging, files: Files, tokenizer: Tokenizer, longest: int) -> Task:
-    sentences = {path: _sentences(path, protocol) for path in files.all()}
+def tagging_task(
+    name: str, protocol: Tagging, columns: Columns, files: Files, tokenizer: Tokenizer, longest: int
+) -> Task:
+    sentences = {path: _sentences(path, protocol, columns) for path in files.all().values()}
     learned = tagging.labels_of(sentences[files.train])
     labels = tagging.labels_of([sentence for of_file in sentences.values() for sentence in of_file])
+    if protocol.counting == "errors" and set(labels) != {_CORRECT, _ERROR}:
+        raise ValueError(f"{files.train}: words are to be {_CORRECT} or {_ERROR} (incorrect), not {', '.join(labels)}")
     notes = []
     if strange := [label for label in labels if label not in learned]:
         notes.append(f"tags that are not among those to learn from, and so count as errors: {', '.join(strange)}")
@@ -207,11 +231,14 @@ class _Tagged(NamedTuple):
         return tagging.words_predicted(outputs, self.pieces.rows, self.pieces.places, self.labels)
 
 
-def _sentences(path: Path, protocol: Tagging) -> list[tagging.Sentence]:
-    if isinstance(protocol.word, str) and isinstance(protocol.tag, str):
-        read = tagging.read_jsonl(path, protocol.word, protocol.tag)
-    else:
-        read = tagging.read_columns(path, int(protocol.word), int(protocol.tag))
+def _sentences(path: Path, protocol: Tagging, columns: Columns) -> list[tagging.Sentence]:
+    match columns:
+        case (str(words), str(tags)):
+            read = tagging.read_jsonl(path, words, tags)
+        case (int(word), int(tag)):
+            read = tagging.read_columns(path, word, tag)
+        case _:
+            read = tagging.read_columns(path)
     if not protocol.are_chunks:
         return read
     return [tagging.Sentence(sentence.words, tagging.to_bioes(sentence.tags)) for sentence in read]

@@ -60,6 +60,10 @@ exact matches, of chunking F1 on the test set. All but the first are the release
 than the paper's; OWT is OpenWebText."""
 
 
+NO_SHARES = ("total", "thresh")
+"""What the names of metrics end with that are no shares of one."""
+
+
 class Summary(NamedTuple):
     """A metric over seeds."""
 

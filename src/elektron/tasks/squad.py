@@ -20,7 +20,7 @@ import numpy as np
 from elektron.data.examples import Row, laid_out
 from elektron.data.files import read_json
 from elektron.data.tokenizer import Specials, Tokenizer
-from elektron.tasks.tables import objects
+from elektron.tasks.tables import objects, whole
 
 _NOWHERE = (-1, -1)
 
@@ -140,13 +140,7 @@ def _field(record: Any, name: str, kind: type | tuple[type, ...], where: str) ->
 
 
 def _text(record: object, name: str, where: str) -> str:
-    """Half of a surrogate pair, which JSON can spell, is no character."""
-    text: str = _field(record, name, str, where)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: {name!r} has half a character at {error.start}") from error
-    return text
+    return whole(_field(record, name, str, where), f"{where}: {name!r}")
 
 
 def _unique(questions: list[Question], path: Path) -> list[Question]:

@@ -35,9 +35,18 @@ def field(line: Line, name: str) -> str:
     if name not in line.fields:
         raise ValueError(f"{line.where}: no column {name!r}; there are {', '.join(map(str, line.fields))}")
     value = line.fields[name]
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError(f"{line.where}: {name!r} is neither text nor a number: {value!r}")
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{line.where}: {name!r} is neither text nor a number: {value!r}")
+    return whole(str(value), f"{line.where}: {name!r}")
+
+
+def whole(text: str, where: str) -> str:
+    """The text itself. Half of a surrogate pair, which JSON can spell, is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} has half a character (a surrogate) at {error.start}; mend the file") from error
+    return text
 
 
 def _rows(path: Path, header: list[str], skipped: list[str] | None) -> Iterator[Line]:
@@ -46,6 +55,8 @@ def _rows(path: Path, header: list[str], skipped: list[str] | None) -> Iterator[
         where = f"{path}, line {number}"
         if not header:
             header = columns
+            if len(set(header)) < len(header):
+                raise ValueError(f"{where}: two columns have one name: {', '.join(header)}")
         elif len(columns) == len(header):
             yield Line(where, dict(zip(header, columns, strict=True)))
         elif skipped is None:
@@ -67,7 +78,7 @@ def _quoted(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if columns:
                     yield reader.line_num, columns
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}, line {reader.line_num}: not CSV in UTF-8 ({error})") from error
+            raise ValueError(f"{path}, after line {reader.line_num}: not CSV in UTF-8 ({error})") from error
 
 
 def objects(path: Path) -> Iterator[Line]:

@@ -22,13 +22,14 @@ import numpy as np
 
 from elektron.data.examples import IGNORED, Row
 from elektron.data.tokenizer import Specials, Tokenizer
-from elektron.tasks.tables import Line, lines, objects
+from elektron.tasks.tables import Line, lines, objects, whole
 
 _DOCUMENT = "-DOCSTART-"
+_USUAL, _USUAL_CONLLU = (0, -1), (1, 3)
+"""Columns of words and tags."""
 _CONLLU = re.compile(r"\d+([-.]\d+)?(\t[^\t]*){9}")
 _CONLLU_OTHER = re.compile(r"\d+[-.]\d+\t")
 _CHUNK_TAG = re.compile(r"O|[BIES](-.*)?")
-_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 _Line = tuple[int, str]  # its number in the file, from 1
 
@@ -48,11 +49,14 @@ class Pieces(NamedTuple):
     cut: int  # sentences of more than one row
 
 
-def read_columns(path: Path, word: int = 0, tag: int = -1) -> list[Sentence]:
-    """The sentences of a file of columns, from those numbered `word` and `tag`: 0 is the first, -1 the last."""
+def read_columns(path: Path, word: int | None = None, tag: int | None = None) -> list[Sentence]:
+    """The sentences of a file of columns, from those numbered `word` and `tag`: 0 is the first, -1 the last. If none
+    are said, these two, and in CoNLL-U those of words and their universal parts of speech."""
     blocks = _blocks(path)
+    usual = _USUAL
     if _is_conllu(blocks):
-        blocks = [_conllu_words(block) for block in blocks]
+        blocks, usual = [_conllu_words(block) for block in blocks], _USUAL_CONLLU
+    word, tag = usual[0] if word is None else word, usual[1] if tag is None else tag
     tables = [[(number, _columns(line)) for number, line in block] for block in blocks if block]
     _check_columns(path, list(chain.from_iterable(tables)), word, tag)
     return [Sentence([line[word] for _, line in table], [line[tag] for _, line in table]) for table in tables]
@@ -118,9 +122,7 @@ def _strings(record: dict[str, Any], field: str, where: str) -> list[str]:
     values = record[field]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"{where}: {field!r} must be a list of strings, not {json.dumps(values)[:60]}")
-    if any(map(_HALF_A_CHARACTER.search, values)):
-        raise ValueError(f"{where}: {field!r} has half a surrogate pair, which is no character; mend the file")
-    return values
+    return [whole(value, f"{where}: {field!r}") for value in values]
 
 
 def labels_of(sentences: Sequence[Sentence]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from elektron.model.task_heads import Kind
 from elektron.tasks import metrics
 from elektron.tasks.task import Outputs, Split
 
+_TOLD = 8
 _AT_ONCE = 10_000
 """Texts that the tokenizer gets together."""
 
@@ -73,7 +74,8 @@ def _target(text: Text, kind: Kind, labels: tuple[str, ...], where: str) -> np.n
             raise ValueError(f"{where}: {text.label!r} is not a finite number")
         return np.array(value)
     if text.label not in labels:
-        raise ValueError(f"{where}: unknown label {text.label!r}; known are {', '.join(labels)}")
+        some = ", ".join(labels[:_TOLD]) + (" and more: is it a number (--kind regression)?" if labels[_TOLD:] else "")
+        raise ValueError(f"{where}: unknown label {text.label!r}; known are {some}")
     return np.array(labels.index(text.label))
 
 

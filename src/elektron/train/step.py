@@ -1,7 +1,7 @@
 """One update: micro-batches forward and backward, then clip and step. On a GPU it is recorded once and replayed."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -77,13 +77,20 @@ class Updates:
     recorded as a CUDA graph, once for each shape of batch, and replayed: the host hands over rows and says go.
 
     Several of them may run side by side, each on a stream of its own. The matrix library has one workspace for a
-    stream, so a graph is recorded on the stream it is replayed on, and while nothing else runs.
+    stream, so a graph is recorded on the stream it is replayed on, and while nothing else runs. Those that never run
+    at once may share a `pool` of memory.
     """
 
     def __init__(
-        self, forward: Forward, optimizer: Optimizer, seed: int, accumulate: int, device: torch.device
+        self,
+        forward: Forward,
+        optimizer: Optimizer,
+        seed: int,
+        accumulate: int,
+        device: torch.device,
+        pool: Any = None,  # noqa: ANN401  torch's handle has no public type
     ) -> None:
-        self._device = device
+        self._device, self._pool = device, pool
         self._parts = forward, optimizer, seed, accumulate
         self._recorded: dict[torch.Size, _Recorded] = {}
 
@@ -115,6 +122,8 @@ class Updates:
         torch.cuda.current_stream().wait_stream(aside)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         is_default = here == torch.cuda.default_stream()
-        with torch.cuda.graph(graph, stream=None if is_default else here):  # the default stream cannot be recorded
+        with torch.cuda.graph(
+            graph, self._pool, stream=None if is_default else here
+        ):  # the default stream cannot be recorded
             tallies = update(*self._parts, batch, step, learning_rate)
         return _Recorded(graph, batch, step, learning_rate, tallies)

@@ -47,6 +47,8 @@ class RecipeConfig:
     """Examples of an update."""
     warmup: float = 0.1
     """Share of the updates in which the learning rate rises."""
+    dropout: float = 0.1
+    """Of the encoder and the head, whatever pre-training had."""
     weight_decay: float = 0.0
     """Of AdamW; the paper's is 0, its code's 0.01."""
     schedule: Literal["linear", "product"] = "linear"
@@ -61,8 +63,11 @@ class RecipeConfig:
         for name in ("learning_rate", "layer_decay", "epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--recipe.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
-        if self.batch < 1 or not 0 <= self.warmup < 1:
-            raise ValueError(f"--recipe.batch is at least 1, --recipe.warmup in [0, 1): {self.batch}, {self.warmup}")
+        if self.batch < 1 or not 0 <= self.warmup < 1 or not 0 <= self.dropout < 1:
+            raise ValueError(
+                "--recipe.batch is at least 1, --recipe.warmup and --recipe.dropout lie in [0, 1): "
+                f"{self.batch}, {self.warmup}, {self.dropout}"
+            )
 
     def resolved(self, shape: EncoderConfig, epochs: float) -> "RecipeConfig":
         """With the paper's values for the model's size (small is up to 256 wide, base up to 768) and the task."""
@@ -154,6 +159,7 @@ class _Learner:
         self._updates: dict[int, Updates] = {}
         self._losses: list[Tensor] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._follow()
         self._best: tuple[float, Tensor] | None = None
         self.tokens = self.read = 0
@@ -174,10 +180,12 @@ class _Learner:
             self._losses.append(self._updates[length](batch, step, rate)[0].clone())
 
     def _updates_of(self, length: int) -> Updates:
-        def forward(rows: Tensor, keys: Tensor) -> Outcome:
-            return learn(self._network, self._examples.inputs(rows, length), keys)
+        network, examples = self._network, self._examples  # not self: what refers to itself outlives its use
 
-        return Updates(forward, self._optimizer, self._seed, 1, self._device)
+        def forward(rows: Tensor, keys: Tensor) -> Outcome:
+            return learn(network, examples.inputs(rows, length), keys)
+
+        return Updates(forward, self._optimizer, self._seed, 1, self._device, self._pool)
 
     def consider(self, score: Callable[[Tuned], float]) -> None:
         """Remember the network as it is now, if it is the best so far."""
@@ -203,7 +211,7 @@ class _Learner:
             self._optimizer.put(self._best[1])
         losses = torch.stack(self._losses).tolist() if self._losses else []
         if not np.isfinite(losses).all():
-            raise ValueError("the loss is not finite: lower --recipe.learning-rate")
+            raise ValueError(f"the loss of seed {self._seed} is not finite: lower --recipe.learning-rate")
         return Tuning(self._network.eval(), self._optimizer.weights(), losses)
 
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from elektron.data.files import new_folder, read_json, remove_folder, write_atomically, write_json
+from elektron.data.files import fields_of, new_folder, read_json, remove_folder, write_atomically, write_json
 from elektron.data.tokenizer import Tokenizer
 from elektron.interop.card import task_card
 from elektron.interop.huggingface import save
 from elektron.model.task_heads import Tuned
 from elektron.tasks.glue import AVERAGED
-from elektron.tasks.results import PUBLISHED, markdown, results_table, summary
+from elektron.tasks.results import PUBLISHED, markdown, middle, results_table, summary
 from elektron.train.report import quality_page
 
 MODEL, PREDICTIONS = "model", "predictions"
@@ -44,11 +44,11 @@ def find(task: Path, seed: int, settings: Mapping[str, Any]) -> Result | None:
     path = _folder(task, seed) / _RESULT
     if not path.exists():
         return None
-    content = read_json(path)
+    content = fields_of(read_json(path), ("settings", "result"), path)
     if content["settings"] != settings:
         changed = [name for name, value in settings.items() if content["settings"].get(name) != value]
         raise ValueError(f"{path} was made with other settings ({', '.join(changed)}): choose another --out")
-    return Result(**content["result"])
+    return Result(**fields_of(content["result"], Result._fields, path))
 
 
 def write(
@@ -71,32 +71,53 @@ def write(
         write_json(unfinished / _RESULT, {"settings": settings, "result": result._asdict()})
 
 
-def keep_one(task: Path, seed: int) -> None:
-    """Remove the networks of all other seeds."""
-    for model in task.glob(f"seed-*/{MODEL}"):
-        if model.parent != _folder(task, seed):
-            remove_folder(model)
+def keep_one(task: Path, chosen: int, seeds: Sequence[int]) -> bool:
+    """Remove the networks of the other `seeds`, if that of the chosen one is there."""
+    if not (_folder(task, chosen) / MODEL).is_dir():
+        return False
+    for seed in seeds:
+        if seed != chosen and (_folder(task, seed) / MODEL).is_dir():
+            remove_folder(_folder(task, seed) / MODEL)
+    return True
+
+
+def middle_model(task: Path) -> Path | None:
+    """The network of the median of those seeds whose networks are there."""
+    models = sorted(task.glob(f"seed-*/{MODEL}"))
+    if not models:
+        return None
+    scores = [read_json(model.parent / _RESULT)["result"]["score"] for model in models]
+    return models[middle(scores)]
 
 
 def _folder(task: Path, seed: int) -> Path:
     return task / f"seed-{seed}"
 
 
-def tell_one(found: Mapping[str, list[Result]], out: Path, console: Console) -> None:
-    """A model's table, for the eye and in OUT/results.md; all of its results in OUT/results.json."""
+def note(name: str, results: Sequence[Result], out: Path) -> None:
+    """Add a task's results to OUT/results.json, whatever other tasks are in it."""
+    before = read_json(out / _RESULTS) if (out / _RESULTS).exists() else {}
+    write_json(out / _RESULTS, before | {name: [result._asdict() for result in results]})
+
+
+def tell_one(out: Path, console: Console) -> None:
+    """The table of OUT/results.json, for the eye and in OUT/results.md."""
+    found = {
+        name: [Result(**fields_of(result, Result._fields, out / _RESULTS)) for result in results]
+        for name, results in read_json(out / _RESULTS).items()
+    }
     summaries = {name: summary([result.score for result in results]) for name, results in found.items()}
-    header, lines = results_table(summaries, {name: results[0].metric for name, results in found.items()}, AVERAGED)
+    metrics = {name: results[0].metric for name, results in found.items()}
+    header, lines = results_table(summaries, metrics, AVERAGED)
     write_atomically(out / _TABLE, markdown(header, lines).encode())
-    records = {name: [result._asdict() for result in results] for name, results in found.items()}
-    write_json(out / _RESULTS, records)
     _show(header, lines, console)
-    console.print(f"results: {out / _TABLE}")
+    console.print(f"results: {out / _TABLE}", markup=False)
 
 
 def tell_all(out: Path, folders: Sequence[Path], console: Console) -> None:
     """The tables of several models side by side, and their scores against the steps they have seen."""
     found = {folder.name: read_json(folder / _RESULTS) for folder in folders}
-    tasks = list(next(iter(found.values())))
+    tasks = [task for task in next(iter(found.values())) if all(task in of_model for of_model in found.values())]
     medians = {
         name: {task: 100 * summary([result["score"] for result in of_model[task]]).median for task in tasks}
         for name, of_model in found.items()
@@ -107,9 +128,14 @@ def tell_all(out: Path, folders: Sequence[Path], console: Console) -> None:
     _show(header, lines, console)
     steps = {name: of_model[tasks[0]][0]["step"] for name, of_model in found.items()}
     scores = {task: [(steps[name], medians[name][task]) for name in found if steps[name]] for task in tasks}
+    if not any(steps.values()):
+        console.print(
+            f"results: {out / _TABLE}; how long these were trained is not known, so nothing is drawn", markup=False
+        )
+        return
     page = quality_page(out.name, {task: points for task, points in scores.items() if points}, PUBLISHED["Small, OWT"])
     write_atomically(out / _QUALITY, page.encode())
-    console.print(f"results: {out / _TABLE}, drawn in {out / _QUALITY}")
+    console.print(f"results: {out / _TABLE}, drawn in {out / _QUALITY}", markup=False)
 
 
 def _show(header: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> None:

@@ -5,7 +5,6 @@ TASK is glue, for all of it, or one of cola, sst, mrpc, sts, qqp, mnli, qnli, rt
 ner, pos or ged (tags of words); or own, for tables of your own: --train my.csv --dev other.csv --text a,b --label y."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,21 +17,23 @@ from rich.progress import track
 from elektron.config import parse
 from elektron.data.examples import Examples
 from elektron.data.files import locked, sha256
-from elektron.model.encoder import Encoder
+from elektron.model.encoder import Encoder, with_dropout
 from elektron.model.task_heads import Style, Tuned, begin_head
 from elektron.model.weights import fingerprint
 from elektron.tasks import glue
 from elektron.tasks.protocols import Plan, SourceConfig, names_of, plan_of
-from elektron.tasks.results import middle
+from elektron.tasks.results import NO_SHARES, middle
 from elektron.tasks.task import Split, Task
 from elektron.train.checkpoint import FOLDER as CHECKPOINTS
-from elektron.train.device import DeviceName, choose_device, describe, keep_freed_memory
+from elektron.train.device import DeviceName, choose_device, describe, keep_freed_memory, precision
 from elektron.train.tune import RecipeConfig, predict, tune
-from elektron.verbs.attempts import MODEL, Result, find, keep_one, tell_all, tell_one, write
+from elektron.verbs.attempts import Result, find, keep_one, middle_model, note, tell_all, tell_one, write
 from elektron.verbs.runs import Pretrained, open_encoder
 
-_NO_SHARES = ("total", "thresh")
-"""What the names of metrics end with that are no shares of one."""
+_COLUMNS = ("text", "label", "kind", "columns")
+"""What of a source decides how its files are read."""
+_SHORTEST = 5
+"""[CLS], two [SEP], and a token of each text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,19 @@ class Config(SourceConfig):
     recipe: RecipeConfig = RecipeConfig()
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.together) < 1 or self.length < 0:
-            raise ValueError(f"--seeds and --together are at least 1, --length at least 0: {self}")
+        for name, least in (("seeds", 1), ("together", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"--{name} is at least {least}, not {getattr(self, name)}")
+        if self.length and self.length < _SHORTEST:
+            raise ValueError(f"--length {self.length} leaves no room for texts: at least {_SHORTEST}")
         if not self.model or len({_label(model) for model in self.model}) < len(self.model):
-            raise ValueError(f"--model names one model or several different ones: {' '.join(self.model)}")
-        if self.mnli_first and self.keep == "none":
-            raise ValueError("--mnli-first needs the network that has learned MNLI: not with --keep none")
+            raise ValueError(
+                f"--model needs folders of different names, since results go by them: {' '.join(self.model)}"
+            )
+        if self.mnli_first and (self.keep == "none" or self.head == "original"):
+            raise ValueError(
+                "--mnli-first needs the network that has learned MNLI: not with --keep none or --head original"
+            )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -83,13 +91,16 @@ def main(arguments: Sequence[str]) -> None:
     out = Path(config.out) if config.out else Path("finetuned", _label(config.model[0]))
     if config.head == "original" and config.keep != "none":
         console.print("transformers has no class for the original's heads: results are written, networks are not")
+    plans = {name: plan_of(name, config) for name in names}  # what is missing is told before anything is learned
     with locked(out):
         models = {model: out / _label(model) if len(config.model) > 1 else out for model in config.model}
         for model, folder in models.items():
             if len(models) > 1:
-                console.print(f"\n{model}")
-            found = {name: _finetune(name, Path(model), config, folder, device, console) for name in names}
-            tell_one(found, folder, console)
+                console.print(f"\n{model}", markup=False)
+            for name, plan in plans.items():
+                found = _finetune(name, plan, Path(model), config, folder, device, console)
+                note(name, found, folder)
+            tell_one(folder, console)
         if len(models) > 1:
             tell_all(out, list(models.values()), console)
 
@@ -101,36 +112,37 @@ def _label(model: str) -> str:
 
 
 def _finetune(
-    name: str, model: Path, config: Config, out: Path, device: torch.device, console: Console
+    name: str, plan: Plan, model: Path, config: Config, out: Path, device: torch.device, console: Console
 ) -> list[Result]:
     """The results of all seeds, of which those that are not there yet are learned first."""
     pretrained = open_encoder(_learned_mnli(out) if config.mnli_first and name in glue.FROM_MNLI else model)
-    plan = plan_of(name, config)
-    settings = _settings(name, config, plan, pretrained)
+    settings = _settings(name, config, plan, pretrained, device)
     seeds = range(config.seed, config.seed + config.seeds)
     missing = [seed for seed in seeds if not find(out / name, seed, settings)]
     if missing:
         task = plan.open(pretrained.tokenizer, settings["length"])
-        console.print(*(f"{name}: {note}" for note in task.notes), sep="\n", end="\n" if task.notes else "")
+        for said in task.notes:
+            console.print(f"{name}: {said}", markup=False)
         at_once = config.together if device.type == "cuda" else 1
         for first in range(0, len(missing), at_once):
             _learn(task, missing[first : first + at_once], config, pretrained, settings, out / name, device, console)
     results = [result for seed in seeds if (result := find(out / name, seed, settings))]
-    if config.keep == "median":
-        keep_one(out / name, list(seeds)[middle([result.score for result in results])])
+    if config.keep == "median" and config.head == "transformers":
+        chosen = seeds[middle([result.score for result in results])]
+        if not keep_one(out / name, chosen, list(seeds)):
+            again = f"remove {out / name / f'seed-{chosen}'} to learn it again"
+            console.print(f"{name}: the network of the median seed, {chosen}, is not there; {again}", markup=False)
     return results
 
 
 def _learned_mnli(out: Path) -> Path:
-    models = sorted((out / "mnli").glob(f"seed-*/{MODEL}"))
-    if not models:
-        raise ValueError(
-            f"--mnli-first: {out} has no network that has learned MNLI; run `elektron finetune mnli` there"
-        )
-    return models[0]
+    found = middle_model(out / "mnli")
+    if found is None:
+        raise ValueError(f"--mnli-first: {out} has no network that has learned MNLI: finetune mnli there")
+    return found
 
 
-def _settings(name: str, config: Config, plan: Plan, pretrained: Pretrained) -> dict[str, Any]:
+def _settings(name: str, config: Config, plan: Plan, pretrained: Pretrained, device: torch.device) -> dict[str, Any]:
     """All that decides a result, but the seed."""
     shape = pretrained.encoder.config
     if config.length > shape.positions:
@@ -140,9 +152,11 @@ def _settings(name: str, config: Config, plan: Plan, pretrained: Pretrained) -> 
         "task": name,
         "weights": fingerprint(pretrained.encoder),
         "tokenizer": pretrained.tokenizer.hash,
-        "data": {path.name: sha256(path) for path in plan.files},
+        "data": {role: sha256(path) for role, path in plan.files.items()},
+        "columns": {name: getattr(config, name) for name in _COLUMNS},
         "length": min(config.length or plan.length, shape.positions),
         "head": config.head,
+        "precision": str(precision(device)),
         "recipe": asdict(recipe),
     }
 
@@ -158,7 +172,8 @@ def _learn(
     console: Console,
 ) -> None:
     """Seeds side by side: learn, ask, write."""
-    networks = [_network(task, pretrained.encoder, config.head, seed).to(device) for seed in seeds]
+    recipe = RecipeConfig(**settings["recipe"])
+    networks = [_network(task, pretrained.encoder, config.head, recipe.dropout, seed).to(device) for seed in seeds]
 
     def rows(split: Split) -> Examples:
         return Examples(split.rows, pretrained.tokenizer.specials, device, task.kind == "tagging")
@@ -171,7 +186,6 @@ def _learn(
     def score(metrics: dict[str, dict[str, float]]) -> float:
         return next(iter(metrics.values()))[task.metric]
 
-    recipe = RecipeConfig(**settings["recipe"])
     bar = partial(track, description=task.name, console=console, transient=True, disable=not console.is_terminal)
     tunings, cost = tune(networks, rows(task.train), recipe, seeds, lambda network: score(measured(network)), bar)
     for seed, tuning in zip(seeds, tunings, strict=True):
@@ -187,14 +201,14 @@ def _learn(
         console.print(f"{task.name}, seed {seed}: {_in_words(metrics)}; {cost.steps:,} steps in {cost.seconds:.0f} s")
 
 
-def _network(task: Task, encoder: Encoder, style: Style, seed: int) -> Tuned:
-    network = Tuned(deepcopy(encoder), task.kind, style, task.labels)
+def _network(task: Task, encoder: Encoder, style: Style, dropout: float, seed: int) -> Tuned:
+    network = Tuned(with_dropout(encoder, dropout), task.kind, style, task.labels)
     begin_head(network.head, style, seed)
     return network
 
 
 def _in_words(metrics: dict[str, dict[str, float]]) -> str:
     return "; ".join(
-        f"{split} " + ", ".join(f"{name} {100 * found[name]:.1f}" for name in found if not name.endswith(_NO_SHARES))
+        f"{split} " + ", ".join(f"{name} {100 * found[name]:.1f}" for name in found if not name.endswith(NO_SHARES))
         for split, found in metrics.items()
     )

@@ -204,7 +204,11 @@ def open_encoder(path: Path) -> Pretrained:
     folder = path / DISCRIMINATOR if (path / DISCRIMINATOR).is_dir() else path
     if not (folder / "config.json").exists():
         raise ValueError(f"{path} is neither a run, nor a checkpoint of one, nor a Hugging Face folder")
-    return Pretrained(load_encoder(folder), tokenizer.load(folder, TokenizerConfig()), 0)
+    found = Pretrained(load_encoder(folder), tokenizer.load(folder, TokenizerConfig()), 0)
+    words = found.encoder.embeddings.word.num_embeddings
+    if found.tokenizer.vocab_size > words:
+        raise ValueError(f"{folder}: its tokenizer has {found.tokenizer.vocab_size} tokens, its embeddings {words}")
+    return found
 
 
 def settings_of(source: str, generator: str) -> dict[str, Any]:
