@@ -118,7 +118,7 @@ def test_submissions(name, tmp_path, small_tokenizer):
         else:
             outputs = list(np.eye(len(protocol.labels))[np.arange(count) % len(protocol.labels)])
             expected = [protocol.labels[i % len(protocol.labels)] for i in range(count)]
-        lines = task.answers(split.known, outputs).split("\n")
+        lines = task.answers(split.known, outputs)[".tsv"].split("\n")
         assert lines == ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(expected)), ""]
 
 

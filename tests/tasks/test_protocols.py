@@ -53,7 +53,8 @@ def test_chunks(tmp_path: Path, small_tokenizer: Tokenizer):
     right = told(split, 5)
     assert task.metrics(split.known, right) == {"precision": 1.0, "recall": 1.0, "f1": 1.0}
     assert task.metric == "f1"
-    assert task.answers(split.known, right).split("\n")[:5] == ["The\tB-NP", "old\tI-NP", "cat\tE-NP", "sees\tS-VP", ""]
+    said = task.answers(split.known, right)[".tsv"].split("\n")
+    assert said[:5] == ["The\tB-NP", "old\tI-NP", "cat\tI-NP", "sees\tB-VP", ""]
     nothing = [np.eye(5)[[3] * len(row.tokens)] for row in split.rows]
     assert task.metrics(split.known, nothing)["f1"] == 0.0
 
@@ -61,7 +62,7 @@ def test_chunks(tmp_path: Path, small_tokenizer: Tokenizer):
 def test_tags_that_were_never_learned_are_told(tmp_path: Path, small_tokenizer: Tokenizer):
     files = columns(tmp_path, CHUNKS, CHUNKS.replace("O\n", "B-LST\n"))
     task = tagging_task("chunk", TAGGING["chunk"], None, files, small_tokenizer, 64)
-    assert any("S-LST" in note for note in task.notes)
+    assert task.notes == ("1 words of dev.txt have tags that train.txt never shows: S-LST",)
 
 
 def test_errors(tmp_path: Path, small_tokenizer: Tokenizer):
@@ -84,6 +85,25 @@ def test_one_s_own_tags(tmp_path: Path, small_tokenizer: Tokenizer):
     assert set(task.test) == {"test"}
 
 
+def test_one_s_own_entities_and_words_without_tags(tmp_path: Path, small_tokenizer: Tokenizer):
+    path, untagged = tmp_path / "own.jsonl", tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"words": ["the", "cat", "sees"], "tags": ["O", "B-X", "O"]}) + "\n")
+    untagged.write_text(json.dumps({"words": ["a", "dog"]}) + "\n")
+    source = SourceConfig(
+        train=str(path), dev=str(path), test=str(untagged), text="words", label="tags", kind="tagging"
+    )
+    task = plan_of("own", source).open(small_tokenizer, 16)
+    assert task.metrics(task.dev["dev"].known, told(task.dev["dev"], 2))["f1"] == 1.0
+    test = task.test["test"]
+    said = [np.eye(2)[[1] * len(row.tokens)] for row in test.rows]
+    assert task.answers(test.known, said) == {".tsv": "a\tO\ndog\tO\n\n"}
+    (tmp_path / "test.txt").write_text("a\ndog\n\nfish\n")
+    columns(tmp_path, CHUNKS, CHUNKS)
+    task = plan_of("chunk", SourceConfig(data=str(tmp_path))).open(small_tokenizer, 64)
+    assert len(task.test["test"].rows) == 2
+    assert task.labels == ("B-NP", "E-NP", "I-NP", "O", "S-VP")
+
+
 def squad_file(path: Path, version: str) -> None:
     context = "The old cat sees a dog. The queen likes the river."
     asked = [
@@ -102,7 +122,10 @@ def test_questions(name, version, tmp_path: Path, small_tokenizer: Tokenizer):
         squad_file(tmp_path / f"{part}-{version}.json", version)
     task = reading_task(name, READING[name], files_of(name, tmp_path), small_tokenizer, 90)
     assert len(task.train.rows) == (2 if name == "squad" else 3)
-    assert task.notes == (f"1 questions of train-{version}.json have an answer that is not in their context",)
+    assert task.notes == (
+        f"1 questions of train-{version}.json whose answer is not in their context are left out",
+        f"1 questions of dev-{version}.json whose answer is not in their context are asked all the same",
+    )
     split = task.dev["dev"]
     right = told(split, 2)
     found = task.metrics(split.known, right)
@@ -111,10 +134,15 @@ def test_questions(name, version, tmp_path: Path, small_tokenizer: Tokenizer):
     else:
         assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (0.75, pytest.approx(2 / 3), 1.0)
         assert found["best_exact"] == 0.75
-    said = json.loads(task.answers(split.known, right))
+    said = json.loads(task.answers(split.known, right)[".json"])
     assert said["1"] == "old cat"
     assert said["2"] == "The queen"
     assert said.get("4", "") == ""
+    doubts = json.loads(task.answers(split.known, right)["-null-odds.json"])
+    assert all((doubts[key] > 0) == (said[key] == "") for key in said if name == "squad2")
+    best = json.loads(task.answers(split.known, right)["-nbest.json"])
+    assert best["1"][0]["text"] == "old cat"
+    assert len(best["1"]) > 3
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
@@ -136,7 +164,7 @@ def test_tables_of_one_s_own(suffix, tmp_path: Path, small_tokenizer: Tokenizer)
     assert task.train.rows[0].tokens.tolist() == [cls, *first, sep, *second, sep]
     right = [np.eye(2)[row.target] for row in task.dev["dev"].rows]
     assert task.metrics(task.dev["dev"].known, right) == {"accuracy": 1.0, "f1": 1.0}
-    assert task.answers(task.test["test"].known, right).split("\n") == [
+    assert task.answers(task.test["test"].known, right)[".tsv"].split("\n") == [
         "index\tprediction",
         "0\tyes",
         "1\tno",
@@ -192,7 +220,7 @@ def test_each_file_may_be_named(tmp_path: Path, small_tokenizer: Tokenizer):
         "test": "train.txt",
     }
     task = plan.open(small_tokenizer, 64)
-    assert "bird" in task.answers(task.dev["dev"].known, told(task.dev["dev"], 5))
+    assert "bird" in task.answers(task.dev["dev"].known, told(task.dev["dev"], 5))[".tsv"]
     with pytest.raises(ValueError, match=r"nowhere\.txt is missing: say --dev FILE"):
         plan_of("chunk", SourceConfig(data=str(tmp_path), dev=str(tmp_path / "nowhere.txt")))
     with pytest.raises(ValueError, match="are not for it"):

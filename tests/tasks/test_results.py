@@ -29,18 +29,23 @@ def test_summaries(scores):
 
 
 def test_tables_stand_beside_what_was_published():
-    found = {"cola": summary([0.5, 0.6, 0.55]), "rte": summary([0.7])}
-    header, lines = results_table(found, {"cola": "matthews", "rte": "accuracy"}, glue.AVERAGED)
+    found = {
+        "cola": {"matthews": summary([0.5, 0.6, 0.55])},
+        "mrpc": {"accuracy": summary([0.7]), "f1": summary([0.8])},
+    }
+    header, lines = results_table(found, glue.AVERAGED)
     assert header == ["task", "metric", "median", "mean", "sd", "seeds", "Small, OWT", "Small", "Base", "Large"]
     assert lines[0] == ["cola", "matthews", "55.0", "55.0", "5.0", "3", "56.8", "57.0", "67.7", "69.1"]
-    assert len(lines) == 2
+    assert lines[1][:3] == ["mrpc", "accuracy", "70.0"]
+    assert lines[2] == ["", "f1", "80.0", "80.0", "0.0", "1", "", "", "", ""]
+    assert len(lines) == 3
     assert markdown(header, lines).splitlines()[1] == "| --- " * 10 + "|"
 
 
 def test_averages_are_of_the_paper_s_eight():
     """The README of the original has 80.36 for Small on OpenWebText; WNLI is left out."""
-    found = {task: summary([n / 10]) for n, task in enumerate(glue.TASKS)}
-    header, lines = results_table(found, dict.fromkeys(found, "x"), glue.AVERAGED)
+    found = {task: {"x": summary([n / 10]), "y": summary([0.0])} for n, task in enumerate(glue.TASKS)}
+    header, lines = results_table(found, glue.AVERAGED)
     average = dict(zip(header, lines[-1], strict=True))
     assert average["median"] == f"{100 * statistics.fmean(n / 10 for n, t in enumerate(glue.TASKS) if t != 'wnli'):.1f}"
     assert average["Small, OWT"] == "80.4"
@@ -48,7 +53,7 @@ def test_averages_are_of_the_paper_s_eight():
 
 
 def test_columns_without_anything_are_left_out():
-    header, _ = results_table({"chunk": summary([0.9])}, {"chunk": "f1"}, glue.AVERAGED)
+    header, _ = results_table({"chunk": {"f1": summary([0.9])}}, glue.AVERAGED)
     assert header[6:] == ["Small", "Base", "Large"]
-    header, _ = results_table({"own": summary([0.9])}, {"own": "f1"}, glue.AVERAGED)
+    header, _ = results_table({"own": {"f1": summary([0.9])}}, glue.AVERAGED)
     assert header[6:] == []

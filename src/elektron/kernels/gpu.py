@@ -157,10 +157,10 @@ def at_home(*given: Tensor, is_awaited: bool = False) -> Iterator[None]:
     `given` is what these kernels read. The second stream goes on at once, unless the result `is_awaited`."""
     device = given[0].device
     second = _second.get(device)
-    if second is None or torch.cuda.current_stream(device) != second:
+    home = _home.get(device)
+    if second is None or home is None or torch.cuda.current_stream(device) != second:
         yield
         return
-    home = _home[device]
     home.wait_stream(second)
     for tensor in given:
         tensor.record_stream(home)

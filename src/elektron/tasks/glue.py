@@ -10,7 +10,7 @@ from elektron.model.task_heads import Kind
 from elektron.tasks import hub
 from elektron.tasks.tables import field, read_table
 from elektron.tasks.task import Outputs, Split, Task
-from elektron.tasks.texts import Known, Text, counted, encoded, predicted
+from elektron.tasks.texts import Known, Text, counted, encoded, labelled, predicted
 
 LENGTH = 128
 """Of the paper's rows, in tokens."""
@@ -124,7 +124,6 @@ def open_task(name: str, data: str, tokenizer: Tokenizer, longest: int) -> Task:
         protocol.metrics[0],
         counted(protocol.kind, protocol.metrics),
         partial(_submission, protocol),
-        ".tsv",
         tuple(notes),
     )
 
@@ -159,11 +158,10 @@ def _texts(data: str, name: str, file: str, is_test: bool, notes: list[str]) -> 
     return texts
 
 
-def _submission(protocol: Protocol, known: Known, outputs: Outputs) -> str:
+def _submission(protocol: Protocol, known: Known, outputs: Outputs) -> dict[str, str]:
     found = predicted(outputs, protocol.kind)
     if protocol.kind == "regression":
         said = [f"{value:.3f}" for value in found.clip(0, 5)]
     else:
         said = [protocol.labels[number] for number in found]
-    lines = [f"{index}\t{label}" for index, label in zip(known.ids, said, strict=True)]
-    return "\n".join(["index\tprediction", *lines, ""])
+    return labelled(known, said)

@@ -13,11 +13,11 @@ from elektron.model.task_heads import Kind
 from elektron.tasks import glue, metrics, squad, tagging
 from elektron.tasks.tables import field, read_table
 from elektron.tasks.task import Outputs, Split, Task
-from elektron.tasks.texts import Known, Text, counted, encoded, predicted
+from elektron.tasks.texts import Known, Text, counted, encoded, labelled, predicted
 
 OWN = "own"
 _OWN_EPOCHS = 3
-Counting = Literal["entities", "tokens", "errors"]
+Counting = Literal["entities", "tokens", "errors", "either"]
 _FILES = ("train", "dev", "test")
 _SUFFIXES = (".txt", ".tsv", ".conll", ".conllu")
 _JOINT_THRESHOLD = -2.75
@@ -158,7 +158,7 @@ def plan_of(name: str, source: SourceConfig) -> Plan:
     if name == OWN and source.kind != "tagging":
         open_own = partial(own_task, source.kind, files, source.texts, source.label)
         return Plan(files.all(), glue.LENGTH, _OWN_EPOCHS, open_own)
-    tagged = TAGGING[name] if name in TAGGING else Tagging("tokens")
+    tagged = TAGGING[name] if name in TAGGING else Tagging("either")
     columns = (source.text, source.label) if name == OWN else source.tagged_columns
     return Plan(files.all(), tagged.length, tagged.epochs, partial(tagging_task, name, tagged, columns, files))
 
@@ -192,54 +192,67 @@ def _file(data: Path, split: str) -> Path:
 def tagging_task(
     name: str, protocol: Tagging, columns: Columns, files: Files, tokenizer: Tokenizer, longest: int
 ) -> Task:
-    sentences = {path: _sentences(path, protocol, columns) for path in files.all().values()}
-    learned = tagging.labels_of(sentences[files.train])
-    labels = tagging.labels_of([sentence for of_file in sentences.values() for sentence in of_file])
+    train, dev = (_sentences(path, protocol, columns) for path in (files.train, files.dev))
+    labels = tagging.labels_of([*train, *dev])
     if protocol.counting == "errors" and set(labels) != {_CORRECT, _ERROR}:
         raise ValueError(f"{files.train}: words are to be {_CORRECT} or {_ERROR} (incorrect), not {', '.join(labels)}")
     notes = []
-    if strange := [label for label in labels if label not in learned]:
-        notes.append(f"tags that are not among those to learn from, and so count as errors: {', '.join(strange)}")
+    strange = set(labels) - set(tagging.labels_of(train))
+    if strange:
+        count = sum(tag in strange for sentence in dev for tag in sentence.tags)
+        told = ", ".join(sorted(strange))
+        notes.append(f"{count:,} words of {files.dev.name} have tags that {files.train.name} never shows: {told}")
 
-    def split(path: Path) -> Split:
-        pieces = tagging.pieces(sentences[path], tokenizer, labels, longest, str(path))
+    def split(path: Path, sentences: list[tagging.Sentence]) -> Split:
+        pieces = tagging.pieces(sentences, tokenizer, labels, longest, str(path))
         if pieces.cut:
             notes.append(f"{pieces.cut:,} sentences of {path.name} go on in another row of {longest} tokens")
-        return Split(pieces.rows, _Tagged(pieces, sentences[path], labels))
+        return Split(pieces.rows, _Tagged(pieces, sentences, labels, protocol.are_chunks))
 
+    tests = {}
+    if files.test is not None:
+        words = _sentences(files.test, protocol, columns, has_tags=False)
+        unknown = [sentence._replace(tags=[labels[0]] * len(sentence.words)) for sentence in words]
+        tests["test"] = split(files.test, unknown)
+    counting = _counting(labels) if protocol.counting == "either" else protocol.counting
     return Task(
         name,
         "tagging",
         labels,
-        split(files.train),
-        {"dev": split(files.dev)},
-        {} if files.test is None else {"test": split(files.test)},
-        {"entities": "f1", "tokens": "accuracy", "errors": "f0.5"}[protocol.counting],
-        partial(_count_tags, protocol.counting),
+        split(files.train, train),
+        {"dev": split(files.dev, dev)},
+        tests,
+        {"entities": "f1", "tokens": "accuracy", "errors": "f0.5"}[counting],
+        partial(_count_tags, counting),
         _columns,
-        ".tsv",
         tuple(notes),
     )
+
+
+def _counting(labels: tuple[str, ...]) -> Counting:
+    """Entities, if the tags are of such."""
+    return "entities" if "O" in labels and all(label == "O" or label[1:2] == "-" for label in labels) else "tokens"
 
 
 class _Tagged(NamedTuple):
     pieces: tagging.Pieces
     sentences: list[tagging.Sentence]
     labels: tuple[str, ...]
+    are_chunks: bool
 
     def predicted(self, outputs: Outputs) -> list[list[str]]:
         return tagging.words_predicted(outputs, self.pieces.rows, self.pieces.places, self.labels)
 
 
-def _sentences(path: Path, protocol: Tagging, columns: Columns) -> list[tagging.Sentence]:
+def _sentences(path: Path, protocol: Tagging, columns: Columns, has_tags: bool = True) -> list[tagging.Sentence]:
     match columns:
         case (str(words), str(tags)):
-            read = tagging.read_jsonl(path, words, tags)
+            read = tagging.read_jsonl(path, words, tags if has_tags else None)
         case (int(word), int(tag)):
-            read = tagging.read_columns(path, word, tag)
+            read = tagging.read_columns(path, word, tag, has_tags)
         case _:
-            read = tagging.read_columns(path)
-    if not protocol.are_chunks:
+            read = tagging.read_columns(path, has_tags=has_tags)
+    if not (protocol.are_chunks and has_tags):
         return read
     return [tagging.Sentence(sentence.words, tagging.to_bioes(sentence.tags)) for sentence in read]
 
@@ -255,45 +268,55 @@ def _count_tags(counting: Counting, known: _Tagged, outputs: Outputs) -> dict[st
     return {"f0.5": f05, "precision": precision, "recall": recall}
 
 
-def _columns(known: _Tagged, outputs: Outputs) -> str:
-    """Words and their tags, a blank line after each sentence."""
+def _columns(known: _Tagged, outputs: Outputs) -> dict[str, str]:
+    """Words and their tags (chunks as IOB2), a blank line after each sentence."""
     lines = []
     for sentence, tags in zip(known.sentences, known.predicted(outputs), strict=True):
-        lines += [f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags, strict=True)] + ["\n"]
-    return "".join(lines)
+        said = tagging.to_bio(tags) if known.are_chunks else tags
+        lines += [f"{word}\t{tag}\n" for word, tag in zip(sentence.words, said, strict=True)] + ["\n"]
+    return {".tsv": "".join(lines)}
 
 
 def reading_task(name: str, protocol: Reading, files: Files, tokenizer: Tokenizer, longest: int) -> Task:
-    train = squad.windows_of(_questions(files.train), tokenizer, longest)
-    notes = [f"{len(train.lost):,} questions of {files.train.name} have an answer that is not in their context"]
+    notes: list[str] = []
+
+    def asked(path: Path) -> tuple[_Asked, squad.Windows]:
+        questions = squad.read_squad(path) if path.suffix == ".json" else squad.read_mrqa(path)
+        if not questions:
+            raise ValueError(f"{path}: no questions in it")
+        windows = squad.windows_of(questions, tokenizer, longest)
+        more, lost = len(windows.windows) - len(questions), len(windows.lost)
+        if more:
+            notes.append(f"{more:,} more rows than questions of {path.name}: long contexts are read through windows")
+        if lost:
+            done = "left out" if path == files.train else "asked all the same"
+            notes.append(f"{lost:,} questions of {path.name} whose answer is not in their context are {done}")
+        return _Asked(questions, windows.windows), windows
+
+    def split(path: Path) -> Split:
+        known, _ = asked(path)
+        return Split([window.row for window in known.windows], known)
+
+    train = squad.trainable(asked(files.train)[1])
+    if not train:
+        raise ValueError(f"{files.train}: not one of its questions can be learned from")
     return Task(
         name,
         "span",
         ("start", "end"),
-        Split([window.row for window in squad.trainable(train)], None),
-        {"dev": _asked(files.dev, tokenizer, longest)},
-        {} if files.test is None else {"test": _asked(files.test, tokenizer, longest)},
+        Split([window.row for window in train], None),
+        {"dev": split(files.dev)},
+        {} if files.test is None else {"test": split(files.test)},
         "exact",
         partial(_count_answers, protocol.can_be_unanswerable),
         partial(_answered, protocol.can_be_unanswerable),
-        ".json",
-        tuple(notes) if train.lost else (),
+        tuple(notes),
     )
 
 
 class _Asked(NamedTuple):
     questions: list[squad.Question]
     windows: list[squad.Window]
-
-
-def _questions(path: Path) -> list[squad.Question]:
-    return squad.read_squad(path) if path.suffix == ".json" else squad.read_mrqa(path)
-
-
-def _asked(path: Path, tokenizer: Tokenizer, longest: int) -> Split:
-    questions = _questions(path)
-    windows = squad.windows_of(questions, tokenizer, longest).windows
-    return Split([window.row for window in windows], _Asked(questions, windows))
 
 
 def _threshold(can_be_unanswerable: bool, outputs: Outputs) -> float | None:
@@ -313,12 +336,15 @@ def _count_answers(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -
     return scores
 
 
-def _answered(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> str:
+def _answered(can_be_unanswerable: bool, known: _Asked, outputs: Outputs) -> dict[str, str]:
+    """What SQuAD's server and its script take, and the best candidates of each question."""
     answers = squad.answers_of(outputs, known.windows, known.questions)
-    return (
-        json.dumps(squad.predictions(answers, _threshold(can_be_unanswerable, outputs)), ensure_ascii=False, indent=0)
-        + "\n"
-    )
+    said = {
+        ".json": squad.predictions(answers, _threshold(can_be_unanswerable, outputs)),
+        "-null-odds.json": {answer.id: answer.no_answer for answer in answers},
+        "-nbest.json": {answer.id: [candidate._asdict() for candidate in answer.best] for answer in answers},
+    }
+    return {end: json.dumps(content, ensure_ascii=False, indent=0) + "\n" for end, content in said.items()}
 
 
 def own_task(
@@ -346,7 +372,6 @@ def own_task(
         names[0],
         counted(kind, names),
         partial(_labelled, kind, labels),
-        ".tsv",
         tuple(notes),
     )
 
@@ -362,9 +387,6 @@ def _texts(path: Path, columns: tuple[str, ...], label: str) -> list[Text]:
     return texts
 
 
-def _labelled(kind: Kind, labels: tuple[str, ...], known: Known, outputs: Outputs) -> str:
+def _labelled(kind: Kind, labels: tuple[str, ...], known: Known, outputs: Outputs) -> dict[str, str]:
     found = predicted(outputs, kind)
-    said = found.tolist() if kind == "regression" else [labels[number] for number in found]
-    return "".join(
-        f"{index}\t{label}\n" for index, label in zip(["index", *known.ids], ["prediction", *said], strict=True)
-    )
+    return labelled(known, list(map(str, found)) if kind == "regression" else [labels[number] for number in found])

@@ -90,19 +90,21 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def results_table(
-    found: Mapping[str, Summary], metrics: Mapping[str, str], averaged: Sequence[str]
+    found: Mapping[str, Mapping[str, Summary]], averaged: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """The header, and a line for each task: its metric, what our seeds came to, what was published; and one for the
-    average of `averaged`, if all are there."""
+    """The header, and a line for each task and metric: what our seeds came to, and, beside the first metric of a task,
+    what was published; and one for the average of `averaged`, if all are there."""
     published = {name: of for name, of in PUBLISHED.items() if set(of) & set(found)}
-    lines = [
-        [task, metrics[task], *_cells(of), *(_percent(theirs.get(task)) for theirs in published.values())]
-        for task, of in found.items()
-    ]
+    lines = []
+    for task, metrics in found.items():
+        for number, (metric, of) in enumerate(metrics.items()):
+            theirs = ["" if number else _percent(known.get(task)) for known in published.values()]
+            lines.append(["" if number else task, metric, *_cells(of), *theirs])
     if set(averaged) <= set(found):
-        ours = [statistics.fmean(getattr(found[task], name) for task in averaged) for name in ("median", "mean")]
-        theirs = [statistics.fmean(of[task] for task in averaged) for of in published.values()]
-        lines.append(["average", "", *(f"{100 * value:.1f}" for value in ours), "", "", *map(_percent, theirs)])
+        firsts = [next(iter(found[task].values())) for task in averaged]
+        ours = [statistics.fmean(getattr(of, name) for of in firsts) for name in ("median", "mean")]
+        theirs = [_percent(statistics.fmean(known[task] for task in averaged)) for known in published.values()]
+        lines.append(["average", "", *(f"{100 * value:.1f}" for value in ours), "", "", *theirs])
     return ["task", "metric", "median", "mean", "sd", "seeds", *published], lines
 
 

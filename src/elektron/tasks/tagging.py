@@ -49,17 +49,21 @@ class Pieces(NamedTuple):
     cut: int  # sentences of more than one row
 
 
-def read_columns(path: Path, word: int | None = None, tag: int | None = None) -> list[Sentence]:
+def read_columns(path: Path, word: int | None = None, tag: int | None = None, has_tags: bool = True) -> list[Sentence]:
     """The sentences of a file of columns, from those numbered `word` and `tag`: 0 is the first, -1 the last. If none
-    are said, these two, and in CoNLL-U those of words and their universal parts of speech."""
+    are said, these two, and in CoNLL-U those of words and their universal parts of speech. Tags are empty where a file
+    is not to have any."""
     blocks = _blocks(path)
     usual = _USUAL
     if _is_conllu(blocks):
         blocks, usual = [_conllu_words(block) for block in blocks], _USUAL_CONLLU
     word, tag = usual[0] if word is None else word, usual[1] if tag is None else tag
     tables = [[(number, _columns(line)) for number, line in block] for block in blocks if block]
-    _check_columns(path, list(chain.from_iterable(tables)), word, tag)
-    return [Sentence([line[word] for _, line in table], [line[tag] for _, line in table]) for table in tables]
+    _check_columns(path, list(chain.from_iterable(tables)), word, tag if has_tags else None)
+    return [
+        Sentence([line[word] for _, line in table], [line[tag] if has_tags else "" for _, line in table])
+        for table in tables
+    ]
 
 
 def _blocks(path: Path) -> list[list[_Line]]:
@@ -84,31 +88,35 @@ def _columns(line: str) -> list[str]:
     return [column for column in line.split(" ") if column]  # not split(): words may hold a no-break space
 
 
-def _check_columns(path: Path, lines: list[tuple[int, list[str]]], word: int, tag: int) -> None:
+def _check_columns(path: Path, lines: list[tuple[int, list[str]]], word: int, tag: int | None) -> None:
     if not lines:
         raise ValueError(f"{path}: no sentences; expected a word and its tag a line, a blank line between sentences")
     first, width = lines[0][0], len(lines[0][1])
     for what, column in (("words", word), ("tags", tag)):
-        if not -width <= column < width:
+        if column is not None and not -width <= column < width:
             raise ValueError(f"{path}: no column {column} for the {what}: line {first} has {width}, 0 to {width - 1}")
-    if word % width == tag % width:
+    if tag is not None and word % width == tag % width:
         raise ValueError(f"{path}: words and tags cannot both be column {word % width}; line {first} has {width}")
     for number, columns in lines:
         if len(columns) != width:
             raise ValueError(f"{path}, line {number}: expected {width} columns as in line {first}, not {len(columns)}")
-        if not columns[tag]:
+        if tag is not None and not columns[tag]:
             raise ValueError(f"{path}, line {number}: the tag, column {tag} of {width}, is empty")
 
 
-def read_jsonl(path: Path, words: str = "words", tags: str = "tags") -> list[Sentence]:
-    """The sentences of a file of JSON objects, whose fields `words` and `tags` are read."""
+def read_jsonl(path: Path, words: str = "words", tags: str | None = "tags") -> list[Sentence]:
+    """The sentences of a file of JSON objects, whose fields `words` and `tags` are read; tags are empty if None."""
     sentences = [_sentence(line, words, tags) for line in objects(path)]
     if not any(sentence.words for sentence in sentences):
-        raise ValueError(f"{path}: no sentences; expected a JSON object with {words!r} and {tags!r} a line")
+        fields = repr(words) if tags is None else f"{words!r} and {tags!r}"
+        raise ValueError(f"{path}: no sentences; expected a JSON object with {fields} a line")
     return sentences
 
 
-def _sentence(line: Line, words: str, tags: str) -> Sentence:
+def _sentence(line: Line, words: str, tags: str | None) -> Sentence:
+    if tags is None:
+        found = _strings(line.fields, words, line.where)
+        return Sentence(found, [""] * len(found))
     made = Sentence(_strings(line.fields, words, line.where), _strings(line.fields, tags, line.where))
     if len(made.words) != len(made.tags):
         counts = f"{len(made.words)} {words!r} but {len(made.tags)} {tags!r}"

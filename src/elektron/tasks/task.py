@@ -35,9 +35,7 @@ class Task(NamedTuple):
     """Of the metrics, the one that tables have."""
     metrics: Callable[[Any, Outputs], dict[str, float]]
     """From what a split knows and a network's scores."""
-    answers: Callable[[Any, Outputs], str]
-    """The content of a submission's file."""
-    suffix: str
-    """Of that file."""
+    answers: Callable[[Any, Outputs], dict[str, str]]
+    """What is written of a split: how the files' names end, and their contents."""
     notes: tuple[str, ...] = ()
     """What was done to the examples, counted, in words."""

@@ -16,7 +16,7 @@ from elektron.interop.card import task_card
 from elektron.interop.huggingface import save
 from elektron.model.task_heads import Tuned
 from elektron.tasks.glue import AVERAGED
-from elektron.tasks.results import PUBLISHED, markdown, middle, results_table, summary
+from elektron.tasks.results import NO_SHARES, PUBLISHED, Summary, markdown, middle, results_table, summary
 from elektron.train.report import quality_page
 
 MODEL, PREDICTIONS = "model", "predictions"
@@ -106,12 +106,22 @@ def tell_one(out: Path, console: Console) -> None:
         name: [Result(**fields_of(result, Result._fields, out / _RESULTS)) for result in results]
         for name, results in read_json(out / _RESULTS).items()
     }
-    summaries = {name: summary([result.score for result in results]) for name, results in found.items()}
-    metrics = {name: results[0].metric for name, results in found.items()}
-    header, lines = results_table(summaries, metrics, AVERAGED)
+    header, lines = results_table({name: _summaries(results) for name, results in found.items()}, AVERAGED)
     write_atomically(out / _TABLE, markdown(header, lines).encode())
     _show(header, lines, console)
     console.print(f"results: {out / _TABLE}", markup=False)
+
+
+def _summaries(results: Sequence[Result]) -> dict[str, Summary]:
+    """Of every metric, the one of tables first; those of a second development set by its name."""
+    first = results[0]
+    found = {first.metric: summary([result.score for result in results])}
+    for number, (split, metrics) in enumerate(first.metrics.items()):
+        for name in metrics:
+            label = f"{split} {name}" if number else name
+            if label not in found and not name.endswith(NO_SHARES):
+                found[label] = summary([result.metrics[split][name] for result in results])
+    return found
 
 
 def tell_all(out: Path, folders: Sequence[Path], console: Console) -> None:

@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 
+import elektron
 from elektron.config import parse
 from elektron.data.examples import Examples
 from elektron.data.files import locked, sha256
@@ -180,21 +182,32 @@ def _learn(
 
     dev = {name: rows(split) for name, split in task.dev.items()}
 
-    def measured(network: Tuned) -> dict[str, dict[str, float]]:
-        return {name: task.metrics(task.dev[name].known, predict(network, asked)) for name, asked in dev.items()}
+    def asked(network: Tuned) -> dict[str, list[np.ndarray]]:
+        return {name: predict(network, examples) for name, examples in dev.items()}
+
+    def measured(outputs: dict[str, list[np.ndarray]]) -> dict[str, dict[str, float]]:
+        return {name: task.metrics(task.dev[name].known, found) for name, found in outputs.items()}
 
     def score(metrics: dict[str, dict[str, float]]) -> float:
         return next(iter(metrics.values()))[task.metric]
 
+    def judged(network: Tuned) -> float:
+        return score(measured(asked(network)))
+
     bar = partial(track, description=task.name, console=console, transient=True, disable=not console.is_terminal)
-    tunings, cost = tune(networks, rows(task.train), recipe, seeds, lambda network: score(measured(network)), bar)
+    tunings, cost = tune(
+        networks, rows(task.train), recipe, seeds, lambda network: score(measured(asked(network))), bar
+    )
     for seed, tuning in zip(seeds, tunings, strict=True):
-        metrics = measured(tuning.network)
+        outputs = asked(tuning.network)
+        metrics = measured(outputs)
+        outputs |= {name: predict(tuning.network, rows(split)) for name, split in task.test.items()}
         answers = {
-            f"{name}{task.suffix}": task.answers(split.known, predict(tuning.network, rows(split)))
-            for name, split in task.test.items()
+            f"{name}{end}": content
+            for name, split in {**task.dev, **task.test}.items()
+            for end, content in task.answers(split.known, outputs[name]).items()
         }
-        spent = cost._asdict() | {"seeds": len(seeds), "device": describe(device)}
+        spent = cost._asdict() | {"seeds": len(seeds), "device": describe(device), "elektron": elektron.__version__}
         result = Result(seed, pretrained.step, task.metric, score(metrics), metrics, spent)
         model = tuning.whole() if config.keep != "none" and config.head == "transformers" else None
         write(folder, result, settings, answers, model, pretrained.tokenizer)
