@@ -95,21 +95,24 @@ def _folder(task: Path, seed: int) -> Path:
 
 
 def note(name: str, results: Sequence[Result], out: Path) -> None:
-    """Add a task's results to OUT/results.json, whatever other tasks are in it."""
+    """Add a task's results to those of others in OUT/results.json, and to the table in OUT/results.md."""
     before = read_json(out / _RESULTS) if (out / _RESULTS).exists() else {}
     write_json(out / _RESULTS, before | {name: [result._asdict() for result in results]})
+    write_atomically(out / _TABLE, markdown(*_table(out)).encode())
 
 
 def tell_one(out: Path, console: Console) -> None:
-    """The table of OUT/results.json, for the eye and in OUT/results.md."""
+    """The table, for the eye."""
+    _show(*_table(out), console)
+    console.print(f"results: {out / _TABLE}", markup=False)
+
+
+def _table(out: Path) -> tuple[list[str], list[list[str]]]:
     found = {
         name: [Result(**fields_of(result, Result._fields, out / _RESULTS)) for result in results]
         for name, results in read_json(out / _RESULTS).items()
     }
-    header, lines = results_table({name: _summaries(results) for name, results in found.items()}, AVERAGED)
-    write_atomically(out / _TABLE, markdown(header, lines).encode())
-    _show(header, lines, console)
-    console.print(f"results: {out / _TABLE}", markup=False)
+    return results_table({name: _summaries(results) for name, results in found.items()}, AVERAGED)
 
 
 def _summaries(results: Sequence[Result]) -> dict[str, Summary]:
