@@ -8,19 +8,11 @@ import pytest
 
 from elektron.data.examples import IGNORED
 from elektron.data.tokenizer import Tokenizer
-from elektron.tasks.protocols import (
-    READING,
-    TAGGING,
-    Files,
-    SourceConfig,
-    Tagging,
-    files_of,
-    own_task,
-    plan_of,
-    reading_task,
-    tagging_task,
-)
-from elektron.tasks.task import Outputs, Split
+from elektron.tasks.own import own_task
+from elektron.tasks.protocols import SourceConfig, files_of, plan_of
+from elektron.tasks.reading import READING, reading_task
+from elektron.tasks.task import Files, Outputs, Split
+from elektron.tasks.words import TAGGING, Tagging, tagging_task
 
 CHUNKS = "The DT B-NP\nold JJ I-NP\ncat NN I-NP\nsees VB B-VP\n\nA DT B-NP\ndog NN I-NP\n. . O\n"
 ERRORS = "The\tc\ncat\tc\nsee\ti\n\nA\ti\ndog\tc\n"

@@ -2,6 +2,7 @@
 to task is data and two functions; nothing is inherited."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,3 +40,15 @@ class Task(NamedTuple):
     """What is written of a split: how the files' names end, and their contents."""
     notes: tuple[str, ...] = ()
     """What was done to the examples, counted, in words."""
+
+
+class Files(NamedTuple):
+    """Where the examples are; `test` may be missing."""
+
+    train: Path
+    dev: Path
+    test: Path | None
+
+    def all(self) -> dict[str, Path]:
+        """By what they are for."""
+        return {name: path for name, path in self._asdict().items() if path is not None}

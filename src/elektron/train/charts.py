@@ -68,7 +68,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-STYLE = """
+_STYLE = """
 :root {
   --ink: #1d2127; --quiet: #6b7280; --paper: #fbfaf7; --card: #ffffff; --line: #e4e2dc;
   --held: #b45309; --train: #64748b;
@@ -123,7 +123,7 @@ pre { overflow: auto; font-size: 13px; }
 """
 
 
-SCRIPT = """
+_SCRIPT = """
 const tip = document.getElementById("tip");
 const nearest = (places, x) => places.reduce((best, place, i) =>
   Math.abs(place - x) < Math.abs(places[best] - x) ? i : best, 0);
@@ -156,3 +156,20 @@ for (const svg of document.querySelectorAll("figure svg")) {
 }
 """.replace("TOP", str(TOP)).replace("FLOOR", str(HEIGHT - BOTTOM))
 """Shows the values under the pointer."""
+
+_PAGE = """<!doctype html>
+<html lang=en>
+<meta charset=utf-8>
+<meta name=viewport content="width=device-width, initial-scale=1">
+<title>{name} - Elektron</title>
+<style>{style}</style>
+<h1>{name}</h1>
+{body}
+<div id=tip></div>
+<script>{script}</script>
+"""
+
+
+def page(name: str, body: str) -> str:
+    """A whole page of HTML under the title `name`."""
+    return _PAGE.format(name=html.escape(name), style=_STYLE, body=body, script=_SCRIPT)

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Mapping, Sequence
 
-from elektron.train.charts import SCRIPT, STYLE, Curve, chart
+from elektron.train.charts import Curve, chart, page
 from elektron.train.metrics import Record
 
 _FROM_ZERO = {"Learning rate", "Tokens a second"}
@@ -16,16 +16,14 @@ def report_page(name: str, records: Sequence[Record], config: str) -> str:
     tiles = "".join(_tile(*tile) for tile in _tiles(facts, by_kind["train"], by_kind["held"]))
     charts = _charts(facts, by_kind["train"], by_kind["held"])
     troubles = "".join(f"<li>step {r['step']:,}: {html.escape(r['message'])}</li>" for r in by_kind["health"])
-    return _PAGE.format(
-        name=html.escape(name),
+    body = _BODY.format(
         tiles=tiles,
         troubles=f"<ul class=troubles>{troubles}</ul>" if troubles else "<p class=quiet>No trouble was noticed.</p>",
         charts="".join(chart(title, curves, title in _FROM_ZERO) for title, curves in charts),
         facts="".join(f"<tr><th>{label}<td>{value}" for label, value in _facts(facts)),
         config=html.escape(config),
-        style=STYLE,
-        script=SCRIPT,
     )
+    return page(name, body)
 
 
 def quality_page(name: str, scores: Mapping[str, Sequence[tuple[int, float]]], known: Mapping[str, float]) -> str:
@@ -35,7 +33,8 @@ def quality_page(name: str, scores: Mapping[str, Sequence[tuple[int, float]]], k
         ends = [(min(step for step, _ in points), known[task]), (max(step for step, _ in points), known[task])]
         marks = [Curve("published, Small on OpenWebText", "mark", [*ends])] if task in known else []
         figures.append(chart(task, [*marks, Curve("median of the seeds", "held", sorted(points))]))
-    return _QUALITY_PAGE.format(name=html.escape(name), charts="".join(figures), style=STYLE, script=SCRIPT)
+    said = "Scores on the development sets in percent, by steps of pre-training."
+    return page(name, f"<p class=quiet>{said}</p>\n<div class=charts>{''.join(figures)}</div>")
 
 
 def _tiles(facts: Record, train: list[Record], held: list[Record]) -> list[tuple[str, str, str]]:
@@ -127,34 +126,11 @@ def _charts(facts: Record, train: list[Record], held: list[Record]) -> list[tupl
     ]
 
 
-_PAGE = """<!doctype html>
-<html lang=en>
-<meta charset=utf-8>
-<meta name=viewport content="width=device-width, initial-scale=1">
-<title>{name} - Elektron</title>
-<style>{style}</style>
-<h1>{name}</h1>
-<div class=tiles>{tiles}</div>
+_BODY = """<div class=tiles>{tiles}</div>
 <h2>Health</h2>
 {troubles}
 <h2>Curves</h2>
 <div class=charts>{charts}</div>
 <h2>The run</h2>
 <table>{facts}</table>
-<details><summary>config.toml: repeats this run</summary><pre>{config}</pre></details>
-<div id=tip></div>
-<script>{script}</script>
-"""
-
-_QUALITY_PAGE = """<!doctype html>
-<html lang=en>
-<meta charset=utf-8>
-<meta name=viewport content="width=device-width, initial-scale=1">
-<title>{name} - Elektron</title>
-<style>{style}</style>
-<h1>{name}</h1>
-<p class=quiet>Scores on the development sets in percent, by steps of pre-training.</p>
-<div class=charts>{charts}</div>
-<div id=tip></div>
-<script>{script}</script>
-"""
+<details><summary>config.toml: repeats this run</summary><pre>{config}</pre></details>"""

@@ -85,6 +85,9 @@ def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron finetune", __doc__ or "", first="task")
     console = Console(highlight=False, soft_wrap=True)
     names = names_of(config)
+    if config.task == "glue" and len(names) < len(glue.TASKS):
+        absent = ", ".join(name for name in glue.TASKS if name not in names)
+        console.print(f"{config.data} does not have {absent}", markup=False)
     if config.mnli_first:
         names.sort(key=lambda name: name != "mnli")
     device = choose_device(config.device)
