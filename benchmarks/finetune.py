@@ -2,7 +2,8 @@
 
     python benchmarks/finetune.py --model FOLDER --data GLUE [--tasks cola rte] [--seeds 2] [--examples 512]
 
-FOLDER is a Hugging Face folder of an ELECTRA (`elektron export` writes one). Trainer has the class of transformers,
+FOLDER is a run or a Hugging Face folder of an ELECTRA; tasks are those of `elektron finetune`, read from the folder
+--data as there. Trainer has the class of transformers,
 AdamW with the same learning rate for each layer, the same schedule, rows padded to the longest of their batch (its
 batches are drawn at random, ours are of rows of about one length), and on a GPU bfloat16; it needs `pip install -c
 constraints.txt accelerate`. Times are of training alone, tokens are there before; scores are of the development set.
@@ -21,18 +22,23 @@ import numpy as np
 import torch
 import transformers
 
-from elektron.data.examples import Examples
+from elektron.data.examples import IGNORED, Examples, Row
 from elektron.data.tokenizer import Specials
 from elektron.interop.huggingface import save
 from elektron.model.encoder import with_dropout
 from elektron.model.task_heads import Tuned, begin_head
-from elektron.tasks import glue
+from elektron.tasks.protocols import SourceConfig, plan_of
 from elektron.tasks.task import Split, Task
 from elektron.train.device import choose_device, describe, keep_freed_memory
 from elektron.train.tune import RecipeConfig, layer_scale, predict, tune
 from elektron.verbs.runs import Pretrained, open_encoder
 
-LENGTH = 128
+_CLASSES = {
+    "classification": transformers.ElectraForSequenceClassification,
+    "regression": transformers.ElectraForSequenceClassification,
+    "tagging": transformers.ElectraForTokenClassification,
+    "span": transformers.ElectraForQuestionAnswering,
+}
 
 
 class Run(NamedTuple):
@@ -52,16 +58,17 @@ def ours(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seeds: list[i
     """The seeds side by side; the time is shared among them."""
     specials = pretrained.tokenizer.specials
     networks = [network(task, pretrained, recipe.dropout, seed).to(device) for seed in seeds]
-    tunings, cost = tune(networks, Examples(task.train.rows, specials, device), recipe, seeds, lambda network: 0.0)
     dev = next(iter(task.dev.values()))
-    found = [predict(tuning.network, Examples(dev.rows, specials, device)) for tuning in tunings]
+    train, asked = (Examples(split.rows, specials, device, task.kind == "tagging") for split in (task.train, dev))
+    tunings, cost = tune(networks, train, recipe, seeds, lambda network: 0.0)
+    found = [predict(tuning.network, asked) for tuning in tunings]
     return [Run(cost.seconds / len(seeds), task.metrics(dev.known, outputs)[task.metric]) for outputs in found]
 
 
 def theirs(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seed: int, device: torch.device) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         save(network(task, pretrained, recipe.dropout, seed), pretrained.tokenizer, Path(folder, "model"), "")
-        model = transformers.ElectraForSequenceClassification.from_pretrained(Path(folder, "model"))
+        model = _CLASSES[task.kind].from_pretrained(Path(folder, "model"))
         arguments = transformers.TrainingArguments(
             output_dir=folder,
             per_device_train_batch_size=recipe.batch,
@@ -92,7 +99,15 @@ def theirs(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seed: int, 
         seconds = time.perf_counter() - begin
         dev = next(iter(task.dev.values()))
         outputs = trainer.predict(items(dev, task)).predictions  # pyright: ignore[reportArgumentType]
-    return Run(seconds, task.metrics(dev.known, list(outputs))[task.metric])
+    return Run(seconds, task.metrics(dev.known, by_row(outputs, dev))[task.metric])
+
+
+def by_row(outputs: Any, split: Split) -> list[np.ndarray]:  # noqa: ANN401  an array, or one for each end of spans
+    """Trainer's scores as ours are: without padding, and those of a span's ends side by side."""
+    scores = np.stack(outputs, -1) if isinstance(outputs, tuple) else outputs
+    if scores.ndim == 2:
+        return list(scores)
+    return [of_row[: len(row.tokens)] for of_row, row in zip(scores, split.rows, strict=True)]
 
 
 def groups(model: torch.nn.Module, recipe: RecipeConfig) -> list[dict[str, Any]]:
@@ -101,19 +116,26 @@ def groups(model: torch.nn.Module, recipe: RecipeConfig) -> list[dict[str, Any]]
     found = []
     for name, parameter in model.named_parameters():
         place = name.replace("electra.encoder.layer.", "encoder.layers.").replace("electra.", "encoder.")
-        place = place.replace("classifier.", "head.")
+        place = place.replace("classifier.", "head.").replace("qa_outputs.", "head.")
         scale = layer_scale(place, layers, recipe.layer_decay, recipe.decay_from_top)  # pyright: ignore[reportArgumentType]
         found.append({"params": [parameter], "lr": recipe.learning_rate * scale})
     return found
 
 
-def items(split: Split, task: Task) -> list[dict[str, Any]]:
-    kind = float if task.kind == "regression" else int
+def items(split: Split, task: Task) -> list[dict[str, np.ndarray]]:
+    """Examples as transformers names them."""
+
+    def targets(row: Row) -> dict[str, np.ndarray]:
+        if task.kind == "span":
+            return {"start_positions": row.target[0], "end_positions": row.target[1]}
+        return {"labels": row.target.astype(np.float32 if task.kind == "regression" else np.int64)}
+
     return [
         {
-            "input_ids": row.tokens,
+            "input_ids": row.tokens.astype(np.int64),
             "token_type_ids": (np.arange(len(row.tokens)) >= row.second).astype(np.int64),
-            "labels": kind(row.target),
+            "attention_mask": np.ones(len(row.tokens), np.int64),
+            **targets(row),
         }
         for row in split.rows
     ]
@@ -123,19 +145,15 @@ class Padded:
     """What Trainer calls with the examples of a batch."""
 
     def __init__(self, specials: Specials) -> None:
-        self._pad = specials.pad
+        self._empty = {"input_ids": specials.pad, "labels": IGNORED}
 
-    def __call__(self, batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        longest = max(len(item["input_ids"]) for item in batch)
-        tokens = torch.full((len(batch), longest), self._pad)
-        segments, mask = torch.zeros(2, len(batch), longest, dtype=torch.long)
-        for place, item in enumerate(batch):
-            length = len(item["input_ids"])
-            tokens[place, :length] = torch.from_numpy(item["input_ids"])
-            segments[place, :length] = torch.from_numpy(item["token_type_ids"])
-            mask[place, :length] = 1
-        labels = torch.tensor([item["labels"] for item in batch])
-        return {"input_ids": tokens, "token_type_ids": segments, "attention_mask": mask, "labels": labels}
+    def __call__(self, batch: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+        return {name: self._padded(name, [torch.as_tensor(item[name]) for item in batch]) for name in batch[0]}
+
+    def _padded(self, name: str, values: list[torch.Tensor]) -> torch.Tensor:
+        if not values[0].ndim:
+            return torch.stack(values)
+        return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=self._empty.get(name, 0))
 
 
 def shortened(task: Task, examples: int) -> Task:
@@ -151,8 +169,9 @@ def told(runs: list[Run]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a Hugging Face folder or a run")
-    parser.add_argument("--data", required=True, help="GLUE's folder")
-    parser.add_argument("--tasks", nargs="+", choices=glue.TASKS, default=["cola", "rte"])
+    parser.add_argument("--data", required=True, help="GLUE's folder, SQuAD's, or one with train.txt and dev.txt")
+    parser.add_argument("--tasks", nargs="+", default=["cola", "rte"])
+    parser.add_argument("--length", type=int, default=0, help="longest row in tokens; the paper's if 0")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--together", type=int, default=5, help="seeds of ours that run side by side on a GPU")
     parser.add_argument("--examples", type=int, default=0, help="take no more of them to learn from")
@@ -167,8 +186,9 @@ def main() -> None:
     print(f"{describe(device)}, torch {torch.__version__}, transformers {transformers.__version__}\n")
     print(f"{'task':6}{'who':10}{'seconds':>10}{'score':>8}{'sd':>6}{'faster':>9}")
     for name in options.tasks:
-        task = shortened(glue.open_task(name, options.data, pretrained.tokenizer, LENGTH), options.examples)
-        recipe = RecipeConfig(epochs=options.epochs).resolved(pretrained.encoder.config, glue.TASKS[name].epochs)
+        plan = plan_of(name, SourceConfig(task=name, data=options.data))
+        task = shortened(plan.open(pretrained.tokenizer, options.length or plan.length), options.examples)
+        recipe = RecipeConfig(epochs=options.epochs).resolved(pretrained.encoder.config, plan.epochs)
         found: dict[str, list[Run]] = {"Trainer": [], "ours": []}
         for first in range(0, options.seeds, at_once):
             seeds = list(range(first, min(first + at_once, options.seeds)))

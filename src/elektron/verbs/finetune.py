@@ -198,9 +198,7 @@ def _learn(
         return score(measured(asked(network)))
 
     bar = partial(track, description=task.name, console=console, transient=True, disable=not console.is_terminal)
-    tunings, cost = tune(
-        networks, rows(task.train), recipe, seeds, lambda network: score(measured(asked(network))), bar
-    )
+    tunings, cost = tune(networks, rows(task.train), recipe, seeds, judged, bar)
     for seed, tuning in zip(seeds, tunings, strict=True):
         outputs = asked(tuning.network)
         metrics = measured(outputs)
