@@ -23,6 +23,7 @@ IGNORED = -100
 WINDOW = 128
 """Batches that are sorted by length together, if an epoch has so many."""
 _STEPS_AN_OCTAVE = 8
+_SHORTEST_STEP = 16
 _ROWS, _BATCHES = 1, 2
 
 
@@ -105,7 +106,7 @@ def in_order(lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
 
 
 def rounded(length: int, longest: int) -> int:
-    """The next of eight lengths an octave, or the `longest`: few enough to record a graph for each, and little more
-    padding."""
-    step = max(1, 1 << max(0, (length - 1).bit_length() - 1) >> _STEPS_AN_OCTAVE.bit_length() - 1)
+    """The next of eight lengths an octave, in steps of 16 at the least, or the `longest`: few enough to record a graph
+    for each. A GPU takes as long for short rows as for those a step longer, and a recording as long as 70 updates."""
+    step = max(_SHORTEST_STEP, 1 << max(0, (length - 1).bit_length() - 1) >> _STEPS_AN_OCTAVE.bit_length() - 1)
     return min(-(-length // step) * step, longest)

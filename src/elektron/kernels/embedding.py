@@ -120,9 +120,8 @@ class _Embedded(torch.autograd.Function):
         chunks, ranked = torch.empty(2, 2, count, dtype=torch.int32, device=device)  # tokens and their lines
         edges = torch.empty(pieces, 2, width, device=device)
         _gradient_kernel[(rankers + length * parts,)](
-            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, noise[0], height),
+            *(tokens, segments, *tables, keys, d_out, dx, partials, chunks, noise[0], height, length),
             **noise[1],
-            T=length,
             **_tile(d_out),
             ROWS=_ROWS,
             PARTS=parts,
@@ -132,7 +131,6 @@ class _Embedded(torch.autograd.Function):
         )
         _rank_kernel[(rankers,)](
             *(chunks, ranked, count),
-            CHUNKS=triton.cdiv(count, _CHUNK),
             CHUNK=_CHUNK,
             LEVELS=_CHUNK.bit_length(),
             RANKED=_RANKED,
@@ -145,8 +143,7 @@ class _Embedded(torch.autograd.Function):
             ranked, dx, d_word, edges, count, E=width, C=columns, PIECE=_PIECE, num_warps=4
         )
         _total_kernel[(pieces + length + 4, triton.cdiv(width, 32))](
-            *(ranked, edges, partials, d_word, *others, count, pieces),
-            T=length,
+            *(ranked, edges, partials, d_word, *others, count, pieces, length),
             E=width,
             PIECE=_PIECE,
             PARTS=parts,
@@ -199,8 +196,8 @@ def _embed_kernel(
 @triton.jit
 def _gradient_kernel(
     tokens, segments, word, position, segment, norm_weight, norm_bias, keys, d_out, dx, partials, chunks,
-    epsilon, height, DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
-    T: tl.constexpr, E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
+    epsilon, height, T, DROPS: tl.constexpr, LIMIT: tl.constexpr, KEPT_SCALE: tl.constexpr,
+    E: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
     ROWS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
     """Two tasks that need nothing of each other, in one launch: some programs begin to sort the tokens, the others have
@@ -263,7 +260,7 @@ def _count_within_a_chunk(tokens, chunks, program, count, CHUNK: tl.constexpr, R
 @triton.jit
 def _rank_kernel(
     chunks, ranked, count,
-    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, RANKED: tl.constexpr, AT_ONCE: tl.constexpr,
+    CHUNK: tl.constexpr, LEVELS: tl.constexpr, RANKED: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """From sorted chunks to one sorted line: a token stands behind all smaller ones, and behind the equal ones of
     earlier chunks. Each chunk is searched for their number, by halving."""
@@ -272,7 +269,7 @@ def _rank_kernel(
     token = tl.load(chunks + places, inside, 0)
     own = (places // CHUNK)[:, None]
     rank = places % CHUNK
-    for first in range(0, CHUNKS, AT_ONCE):
+    for first in tl.range(0, tl.cdiv(count, CHUNK), AT_ONCE):
         chunk = (first + tl.arange(0, AT_ONCE))[None, :]
         size = tl.minimum(count - chunk * CHUNK, CHUNK)
         above = token[:, None] + (chunk < own).to(tl.int32)
@@ -315,8 +312,8 @@ def _piece_kernel(ranked, dx, d_word, edges, count, E: tl.constexpr, C: tl.const
 
 @triton.jit
 def _total_kernel(
-    ranked, edges, partials, d_word, d_position, d_segment, d_weight, d_bias, count, pieces,
-    T: tl.constexpr, E: tl.constexpr, PIECE: tl.constexpr,
+    ranked, edges, partials, d_word, d_position, d_segment, d_weight, d_bias, count, pieces, T,
+    E: tl.constexpr, PIECE: tl.constexpr,
     PARTS: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """All sums over programs: of a piece's run that goes on, a position, or one of the four lines of `partials`."""
@@ -365,9 +362,7 @@ def _add_run(
 
 
 @triton.jit
-def _add_position(
-    partials, d_position, place, columns, T: tl.constexpr, E: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr
-):
+def _add_position(partials, d_position, place, columns, T, E: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr):
     """What stood at a position was in the first segment or in the second."""
     part = tl.arange(0, PADDED)
     at = partials + (2 * T * PARTS + place * PARTS + part).to(tl.int64)[:, None] * E + columns
@@ -377,10 +372,10 @@ def _add_position(
 
 
 @triton.jit
-def _add_parts(parts, line, columns, COUNT: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr):
+def _add_parts(parts, line, columns, count, E: tl.constexpr, BLOCK: tl.constexpr):
     sums = tl.zeros([BLOCK, columns.shape[0]], tl.float32)
-    for start in range(0, COUNT, BLOCK):
+    for start in tl.range(0, count, BLOCK):
         part = start + tl.arange(0, BLOCK)
         at = parts + part.to(tl.int64)[:, None] * E + columns
-        sums += tl.load(at, (part < COUNT)[:, None] & (columns < E)[None, :], 0)
+        sums += tl.load(at, (part < count)[:, None] & (columns < E)[None, :], 0)
     _add(line, tl.sum(sums, 0), columns, E)

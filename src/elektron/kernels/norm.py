@@ -79,13 +79,12 @@ def add_norm_backward(
     branch = residual if keys is None or rate == 0 else torch.empty_like(gradient)
     _add_norm_backward_kernel[(len(sums),)](
         *(gradient, gradient if other is None else other, normed.unit, normed.scale, gain, residual, branch, sums),
-        *(gradient if keys is None else keys, tokens, length),
+        *(gradient if keys is None else keys, tokens, length, triton.cdiv(tokens, at_once * len(sums))),
         **token_dropout(rate, keys),
         HAS_OTHER=other is not None,
         WIDTH=width,
         BLOCK=block,
         ROWS=at_once,
-        TURNS=triton.cdiv(tokens, at_once * len(sums)),
         num_warps=2 if block <= 256 else 4,
     )
     return residual, branch
@@ -156,6 +155,7 @@ def _add_norm_backward_kernel(
     keys,
     count,
     length,
+    turns,
     DROPS: tl.constexpr,
     LIMIT: tl.constexpr,
     KEPT_SCALE: tl.constexpr,
@@ -163,14 +163,13 @@ def _add_norm_backward_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
-    TURNS: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     gains = tl.load(gain + columns, columns < WIDTH, 0.0)
     of_gain = tl.zeros((ROWS, BLOCK), tl.float32)  # summed over the rows at the end, which threads share
     of_shift = tl.zeros((ROWS, BLOCK), tl.float32)
     of_bias = tl.zeros((ROWS, BLOCK), tl.float32)
-    for turn in tl.range(TURNS, num_stages=3):
+    for turn in tl.range(turns, num_stages=3):
         tokens = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         inside = (tokens < count)[:, None] & (columns < WIDTH)[None, :]
         places = tokens.to(tl.int64)[:, None] * WIDTH + columns[None, :]

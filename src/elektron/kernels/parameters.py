@@ -85,10 +85,9 @@ def add_matrices(factors: Factors, w: LayerWeights, biases: Tensor | None = None
     in_flight = at_once * (rows + columns) * factors.x.element_size() >> 10  # kilobytes of a stage
     _parts_kernel[(tiles, splits)](
         *(described(factor, [at_once, columns if n % 2 else rows]) for n, factor in enumerate(factors)),
-        *(parts, biases),
+        *(parts, biases, triton.cdiv(triton.cdiv(len(factors.x), at_once), splits)),
         **sizes,
         TOKENS=at_once,
-        BLOCKS=triton.cdiv(triton.cdiv(len(factors.x), at_once), splits),
         num_warps=8 if width > 128 else 4,
         num_stages=4 if has_room(parts, 4 * in_flight) else 2,
     )
@@ -150,11 +149,10 @@ def _place(tile, WIDTH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, CO
 
 @triton.jit
 def _parts_kernel(
-    qkv, x, attended, mixed, bent, y, fed, value, parts, biases,
+    qkv, x, attended, mixed, bent, y, fed, value, parts, biases, blocks,
     WIDTH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
-    BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """A tile over BLOCKS blocks of tokens; those beyond the last are read as zeros. The tiles of a part run side by
+    """A tile over so many blocks of tokens; those beyond the last are read as zeros. The tiles of a part run side by
     side, and read the same tokens."""
     matrix, row, column = _place(tl.program_id(0), WIDTH, WIDE, ROWS, COLUMNS)
     if matrix == 0:
@@ -167,8 +165,8 @@ def _parts_kernel(
         left, right = fed, value
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     along = tl.zeros((ROWS, 16), tl.float32)
-    first = tl.program_id(1) * BLOCKS
-    for block in range(BLOCKS):
+    first = tl.program_id(1) * blocks
+    for block in range(blocks):
         a = left.load([(first + block) * TOKENS, row])
         b = right.load([(first + block) * TOKENS, column])
         total = tl.dot(tl.trans(a), b, total, input_precision="ieee")

@@ -143,9 +143,8 @@ def unbend(gradient: Tensor, weight: Tensor, slope: Tensor, sums: Tensor) -> Ten
     tile = [_THIN_M, block]
     _unbend_thin_kernel[(len(sums) * (width // block),)](
         *(described(gradient, [_THIN_M, wide]), described(weight, [wide, block]), described(slope, tile)),
-        *(out, sums, tokens),
+        *(out, sums, tokens, triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums))),
         N=width,
-        TURNS=triton.cdiv(triton.cdiv(tokens, _THIN_M), len(sums)),
         BLOCK_M=_THIN_M,
         BLOCK_N=block,
         num_warps=8,
@@ -183,7 +182,7 @@ def added(parts: Tensor) -> Tensor:
     """[L, P, N] -> [L, N]: the sums of P parts, in float32."""
     groups, count, width = parts.shape
     out = torch.empty(groups, width, device=parts.device)
-    _added_kernel[(groups, triton.cdiv(width, 32))](parts, out, P=count, N=width, BLOCK=64, num_warps=4)
+    _added_kernel[(groups, triton.cdiv(width, 32))](parts, out, count, N=width, BLOCK=64, num_warps=4)
     return out
 
 
@@ -285,7 +284,7 @@ def _unbend_kernel(g, w, slope, out, sums, K: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def _unbend_thin_kernel(
-    g, w, slope, out, sums, M, N: tl.constexpr, TURNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    g, w, slope, out, sums, M, turns, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """A program has one tile of columns, whose weights stay, and every so many tiles of rows."""
     ACROSS: tl.constexpr = N // BLOCK_N
@@ -294,7 +293,7 @@ def _unbend_thin_kernel(
     weights = w.load([0, column])
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     tile, columns = tl.arange(0, BLOCK_M)[:, None], column + tl.arange(0, BLOCK_N)
-    for turn in tl.range(TURNS, num_stages=3):
+    for turn in tl.range(turns, num_stages=3):
         row = (turn * parts + first) * BLOCK_M
         bent = slope.load([row, column]).to(tl.float32)
         bent *= tl.dot(g.load([row, 0]), weights, input_precision="ieee")
@@ -314,7 +313,7 @@ def _sums_kernel(x, parts, M, N, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _added_kernel(parts, out, P: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
+def _added_kernel(parts, out, P, N: tl.constexpr, BLOCK: tl.constexpr):
     group = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * 32 + tl.arange(0, 32)
     total = tl.zeros((BLOCK, 32), tl.float32)

@@ -28,8 +28,6 @@ class Outcome(Protocol):
 
 Forward = Callable[..., Outcome]
 """Of a batch's tensors, with keys in place of the last."""
-_WARM_UP = 3
-"""Passes before a recording: compilers and libraries prepare themselves in them."""
 
 
 def update(
@@ -117,8 +115,7 @@ class Updates:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            for _ in range(_WARM_UP):  # gradients only: nothing is learned yet
-                _differentiate(*self._parts, batch, step)
+            _differentiate(*self._parts, batch, step)  # compilers and libraries prepare themselves; nothing is learned
         torch.cuda.current_stream().wait_stream(aside)
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         is_default = here == torch.cuda.default_stream()
