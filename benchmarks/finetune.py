@@ -14,6 +14,7 @@ lengths yet.
 import argparse
 import math
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -85,7 +86,7 @@ def theirs(task: Task, pretrained: Pretrained, recipe: RecipeConfig, seed: int, 
             use_cpu=device.type == "cpu",
         )
         train = items(task.train, task)
-        optimizer = torch.optim.AdamW(groups(model, recipe), eps=1e-6, weight_decay=recipe.weight_decay)
+        optimizer = torch.optim.AdamW(groups(model, recipe), eps=1e-6, weight_decay=recipe.weight_decay, fused=True)
         steps = math.ceil(math.ceil(len(train) / recipe.batch) * recipe.epochs)
         schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(recipe.warmup * steps), steps)
         trainer = transformers.Trainer(
@@ -112,15 +113,15 @@ def by_row(outputs: Any, split: Split) -> list[np.ndarray]:  # noqa: ANN401  an 
 
 
 def groups(model: torch.nn.Module, recipe: RecipeConfig) -> list[dict[str, Any]]:
-    """Each parameter with the learning rate of its layer."""
+    """The parameters of each learning rate."""
     layers = model.config.num_hidden_layers  # pyright: ignore[reportAttributeAccessIssue]
-    found = []
+    found: dict[float, list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         place = name.replace("electra.encoder.layer.", "encoder.layers.").replace("electra.", "encoder.")
         place = place.replace("classifier.", "head.").replace("qa_outputs.", "head.")
         scale = layer_scale(place, layers, recipe.layer_decay, recipe.decay_from_top)  # pyright: ignore[reportArgumentType]
-        found.append({"params": [parameter], "lr": recipe.learning_rate * scale})
-    return found
+        found.setdefault(recipe.learning_rate * scale, []).append(parameter)
+    return [{"params": parameters, "lr": rate} for rate, parameters in found.items()]
 
 
 def items(split: Split, task: Task) -> list[dict[str, np.ndarray]]:
@@ -196,7 +197,10 @@ def main() -> None:
         for first in range(0, options.seeds, at_once):
             seeds = list(range(first, min(first + at_once, options.seeds)))
             found["ours"] += ours(task, pretrained, recipe, seeds, device)
-            found["Trainer"] += [theirs(task, pretrained, recipe, seed, device) for seed in seeds]
+            for seed in seeds:
+                found["Trainer"].append(theirs(task, pretrained, recipe, seed, device))
+                pair = ", ".join(f"{who} {100 * found[who][seed].score:.1f}" for who in ("Trainer", "ours"))
+                print(f"{name}, seed {seed}: {pair}", file=sys.stderr, flush=True)
         base = statistics.median(run.seconds for run in found["Trainer"])
         for who, runs in found.items():
             ratio = base / statistics.median(run.seconds for run in runs)

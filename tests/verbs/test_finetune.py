@@ -84,6 +84,10 @@ def test_glue_from_end_to_end(model, glue, tmp_path, monkeypatch, capsys):
     assert lines[0] == "index\tprediction"
     assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1"]
     assert len(list((out / "cola").glob("seed-*/model"))) == 1
+    header, *losses = (out / "cola" / "seed-1" / "losses.tsv").read_text().splitlines()
+    assert header == "step\tloss"
+    assert len(losses) == results["cola"][1]["cost"]["steps"]
+    assert float(losses[-1].split("\t")[1]) < float(losses[0].split("\t")[1])
 
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/result.json")}
     run(monkeypatch, *arguments)

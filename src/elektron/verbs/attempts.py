@@ -1,6 +1,6 @@
 """What is on disk of a task that was learned with several seeds.
 
-TASK/seed-0/  result.json  predictions/  model/
+TASK/seed-0/  result.json  losses.tsv  predictions/  model/
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from elektron.tasks.results import NO_SHARES, PUBLISHED, Summary, markdown, midd
 from elektron.train.report import quality_page
 
 MODEL, PREDICTIONS = "model", "predictions"
-_RESULT = "result.json"
+_RESULT, _LOSSES = "result.json", "losses.tsv"
 _TABLE, _RESULTS, _QUALITY = "results.md", "results.json", "quality.html"
 
 
@@ -55,6 +55,7 @@ def write(
     task: Path,
     result: Result,
     settings: Mapping[str, Any],
+    losses: Sequence[float],
     answers: Mapping[str, str],
     network: Tuned | None,
     tokenizer: Tokenizer,
@@ -68,6 +69,8 @@ def write(
         if network is not None:
             card = task_card(network, f"{folder / MODEL}", result.metrics, settings)
             save(network, tokenizer, unfinished / MODEL, card)
+        lines = (f"{step}\t{loss:.6g}\n" for step, loss in enumerate(losses, 1))
+        write_atomically(unfinished / _LOSSES, "".join(["step\tloss\n", *lines]).encode())
         write_json(unfinished / _RESULT, {"settings": settings, "result": result._asdict()})
 
 

@@ -198,7 +198,11 @@ def _learn(
         return score(measured(asked(network)))
 
     bar = partial(track, description=task.name, console=console, transient=True, disable=not console.is_terminal)
-    tunings, cost = tune(networks, rows(task.train), recipe, seeds, judged, bar)
+    try:
+        tunings, cost = tune(networks, rows(task.train), recipe, seeds, judged, bar)
+    except torch.OutOfMemoryError:
+        told = f"{len(seeds)} seeds at once, {recipe.batch} rows of up to {settings['length']} tokens each"
+        raise ValueError(f"{describe(device)} has no memory for {told}: lower --together or --recipe.batch") from None
     for seed, tuning in zip(seeds, tunings, strict=True):
         outputs = asked(tuning.network)
         metrics = measured(outputs)
@@ -211,7 +215,7 @@ def _learn(
         spent = cost._asdict() | {"seeds": len(seeds), "device": describe(device), "elektron": elektron.__version__}
         result = Result(seed, pretrained.step, task.metric, score(metrics), metrics, spent)
         model = tuning.whole() if config.keep != "none" and config.head == "transformers" else None
-        write(folder, result, settings, answers, model, pretrained.tokenizer)
+        write(folder, result, settings, tuning.losses, answers, model, pretrained.tokenizer)
         console.print(f"{task.name}, seed {seed}: {_in_words(metrics)}; {cost.steps:,} steps in {cost.seconds:.0f} s")
 
 
