@@ -18,13 +18,13 @@ from elektron.data.tokenizer import Specials
 from elektron.interop.huggingface import their_config
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import EncoderConfig
-from elektron.objectives.electra import ElectraConfig, generator_shape
+from elektron.objectives.objective import ObjectiveConfig, generator_shape
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def networks(
-    shape: EncoderConfig, config: ElectraConfig, vocabulary: int
+    shape: EncoderConfig, config: ObjectiveConfig, vocabulary: int
 ) -> tuple[ElectraForMaskedLM, ElectraForPreTraining]:
     """Generator and discriminator with one set of embeddings."""
     small = generator_shape(shape, config)
@@ -37,7 +37,7 @@ def networks(
 
 def peer(
     shape: EncoderConfig,
-    config: ElectraConfig,
+    config: ObjectiveConfig,
     vocabulary: int,
     device: torch.device,
     compiled: bool = False,

@@ -21,7 +21,9 @@ import torch
 from elektron.data.batches import Batch
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 from elektron.presets import PRESETS
 from elektron.train.device import keep_freed_memory
 from elektron.train.optimizer import Optimizer, OptimizerConfig
@@ -39,8 +41,8 @@ def make_batch(vocabulary: int, rows: int, length: int) -> Batch:
     return Batch(original, segments, torch.arange(rows, dtype=torch.int32))
 
 
-def our_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch: Batch) -> Callable[[int], None]:
-    model = Electra(shape, config, vocabulary, SPECIALS)
+def our_step(shape: EncoderConfig, config: ObjectiveConfig, vocabulary: int, batch: Batch) -> Callable[[int], None]:
+    model = Electra(shape, config, Lexicon(SPECIALS, vocabulary))
     initialise(model, 0)
     optimizer = Optimizer(model.train(), OptimizerConfig())
 
@@ -51,7 +53,7 @@ def our_step(shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch
 
 
 def their_step(
-    shape: EncoderConfig, config: ElectraConfig, vocabulary: int, batch: Batch, trimmed: bool
+    shape: EncoderConfig, config: ObjectiveConfig, vocabulary: int, batch: Batch, trimmed: bool
 ) -> Callable[[int], None]:
     update = peer(shape, config, vocabulary, torch.device("cpu"), trimmed=trimmed)
     return lambda number: update(batch, number, 1e-4)
@@ -69,7 +71,7 @@ def contend(name: str, preset: str, pipe: Connection) -> None:
     if name == "ours":
         keep_freed_memory()
     vocabulary, rows, length = SIZES[preset]
-    shape, config = EncoderConfig(**PRESETS[preset]["model"]), ElectraConfig(**PRESETS[preset]["objective"])
+    shape, config = EncoderConfig(**PRESETS[preset]["model"]), ObjectiveConfig(**PRESETS[preset]["objective"])
     step = CONTENDERS[name](shape, config, vocabulary, make_batch(vocabulary, rows, length))
     while steps := pipe.recv():
         start = time.perf_counter()

@@ -26,7 +26,9 @@ import torch
 from elektron.data.tokenizer import Specials
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 from elektron.presets import PRESETS
 from elektron.train.device import choose_device, copy_peak, describe, keep_freed_memory, matrix_peak
 from elektron.train.optimizer import OptimizerConfig
@@ -55,11 +57,11 @@ class Size(NamedTuple):
         return EncoderConfig(**PRESETS[self.preset]["model"] | rates)
 
     @property
-    def objective(self) -> ElectraConfig:
-        return ElectraConfig(**PRESETS[self.preset]["objective"])
+    def objective(self) -> ObjectiveConfig:
+        return ObjectiveConfig(**PRESETS[self.preset]["objective"])
 
     def model(self, dropout: float) -> Electra:
-        return Electra(self.shape(dropout), self.objective, self.vocabulary, SPECIALS)
+        return Electra(self.shape(dropout), self.objective, Lexicon(SPECIALS, self.vocabulary))
 
 
 SIZES = {

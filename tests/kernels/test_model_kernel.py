@@ -9,7 +9,9 @@ from elektron.kernels.counters import row_keys
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
 from elektron.model.weights import lower
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 
 ROWS, LENGTH, WORDS = 6, 40, 100
 
@@ -26,7 +28,7 @@ def make(embedding_width: int) -> Electra:
         dropout=0.1,
         attention_dropout=0.2,
     )
-    model = Electra(shape, ElectraConfig(generator_width=0.5), WORDS, Specials(0, 1, 2, 3, 4))
+    model = Electra(shape, ObjectiveConfig(generator_width=0.5), Lexicon(Specials(0, 1, 2, 3, 4), WORDS))
     initialise(model, 0)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -7,7 +7,9 @@ from elektron.data.tokenizer import Specials
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig, Layer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 
 SHAPE = EncoderConfig(layers=2, width=32, heads=4, feedforward_width=64, embedding_width=16, positions=24)
 
@@ -68,7 +70,7 @@ def looks_at(encoder: Encoder) -> list[list[tuple[int, float]]]:
 )
 @torch.no_grad()
 def test_local_heads_look_at_their_neighbours(shape, generator_width):
-    model = Electra(shape, ElectraConfig(generator_width=generator_width), 50, Specials(0, 1, 2, 3, 4))
+    model = Electra(shape, ObjectiveConfig(generator_width=generator_width), Lexicon(Specials(0, 1, 2, 3, 4), 50))
     initialise(model, 0, "local")
     for encoder in (model.discriminator.encoder, model.generator.encoder):
         for number, heads in enumerate(looks_at(encoder)):

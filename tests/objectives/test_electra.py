@@ -8,7 +8,9 @@ from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives.electra import TALLIES, Electra, ElectraConfig, generator_shape
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig, generator_shape
 from elektron.presets import PRESETS
 from reference import electra as reference
 from reference import hashing
@@ -28,8 +30,8 @@ VOCABULARY = 40
 ROWS, LENGTH = 4, 20
 
 
-def make_model(config: ElectraConfig = ElectraConfig(), shape: EncoderConfig = SHAPE) -> Electra:
-    model = Electra(shape, config, VOCABULARY, SPECIALS)
+def make_model(config: ObjectiveConfig = ObjectiveConfig(), shape: EncoderConfig = SHAPE) -> Electra:
+    model = Electra(shape, config, Lexicon(SPECIALS, VOCABULARY))
     initialise(model, 0)
     with torch.no_grad():  # away from the beginning, where all logits are nearly zero
         for parameter in model.parameters():
@@ -45,10 +47,12 @@ def batch(seed: int = 0):
 
 
 CONFIGS = {
-    "default": ElectraConfig(),
-    "paper": ElectraConfig(draws="with-replacement", keep_rate=0.15, mask_rate=0.3),
-    "hot": ElectraConfig(temperature=2.0, disallow_correct=True, mask_rate=0.25),
-    "weights": ElectraConfig(generator_weight=0.5, discriminator_weight=7.0, generator_width=1.0, generator_layers=0.5),
+    "default": ObjectiveConfig(),
+    "paper": ObjectiveConfig(draws="with-replacement", keep_rate=0.15, mask_rate=0.3),
+    "hot": ObjectiveConfig(temperature=2.0, disallow_correct=True, mask_rate=0.25),
+    "weights": ObjectiveConfig(
+        generator_weight=0.5, discriminator_weight=7.0, generator_width=1.0, generator_layers=0.5
+    ),
 }
 
 
@@ -91,7 +95,7 @@ def test_a_pass_is_the_reference(name, seed):
     discriminator_loss = sum(discriminator_losses) / len(discriminator_losses)
     expected = config.generator_weight * generator_loss + config.discriminator_weight * discriminator_loss
     assert outcome.loss.item() == pytest.approx(expected, rel=1e-5)
-    metrics = model.summary(dict(zip(TALLIES, outcome.tallies.tolist(), strict=True)))
+    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
     assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
     assert metrics["generator_loss"] == pytest.approx(generator_loss, rel=1e-5)
     assert metrics["discriminator_loss"] == pytest.approx(discriminator_loss, rel=1e-5)
@@ -109,7 +113,7 @@ def test_samples_that_are_right_are_labelled_original():
     keys = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
     original[original > 4] = 7
     for disallow, expected in ((False, 0), (True, ROWS * masked_count(LENGTH, 0.15))):
-        model = make_model(ElectraConfig(disallow_correct=disallow))
+        model = make_model(ObjectiveConfig(disallow_correct=disallow))
         with torch.no_grad():
             model.generator.head.bias.fill_(-100.0)
             model.generator.head.bias[7] = 100.0
@@ -119,7 +123,7 @@ def test_samples_that_are_right_are_labelled_original():
 
 def test_the_discriminator_teaches_the_generator_nothing():
     """Only the embeddings, which are shared, hear of both losses; a sample carries no gradient."""
-    model = make_model(ElectraConfig(generator_weight=0.0))
+    model = make_model(ObjectiveConfig(generator_weight=0.0))
     model(*batch(), row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))).loss.backward()
     shared = {id(parameter) for parameter in model.discriminator.encoder.embeddings.parameters()}
     for name, parameter in model.generator.named_parameters():
@@ -127,7 +131,7 @@ def test_the_discriminator_teaches_the_generator_nothing():
             assert parameter.grad is None or not parameter.grad.any(), name
     for name, parameter in model.discriminator.named_parameters():
         assert parameter.grad is not None, name
-    model = make_model(ElectraConfig(discriminator_weight=0.0))
+    model = make_model(ObjectiveConfig(discriminator_weight=0.0))
     model(*batch(), row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))).loss.backward()
     for name, parameter in model.discriminator.named_parameters():
         if id(parameter) not in {id(p) for p in model.discriminator.encoder.embeddings.parameters()}:
@@ -157,7 +161,7 @@ def test_dropout_is_for_training_and_the_same_in_any_part_of_a_batch():
     [("small", (64, 1, 256, 12)), ("base", (256, 4, 1024, 12)), ("large", (256, 4, 1024, 24))],
 )
 def test_generators_have_the_paper_s_sizes(preset, shape):
-    small = generator_shape(EncoderConfig(**PRESETS[preset]["model"]), ElectraConfig(**PRESETS[preset]["objective"]))
+    small = generator_shape(EncoderConfig(**PRESETS[preset]["model"]), ObjectiveConfig(**PRESETS[preset]["objective"]))
     assert (small.width, small.heads, small.feedforward_width, small.layers) == shape
 
 
@@ -173,7 +177,9 @@ def test_parameters_are_the_original_s(preset, discriminator, own, total):
     """Millions, as counted from Google's code (embeddings shared; a vocabulary of 30,522)."""
     with torch.device("meta"):
         model = Electra(
-            EncoderConfig(**PRESETS[preset]["model"]), ElectraConfig(**PRESETS[preset]["objective"]), 30522, SPECIALS
+            EncoderConfig(**PRESETS[preset]["model"]),
+            ObjectiveConfig(**PRESETS[preset]["objective"]),
+            Lexicon(SPECIALS, 30522),
         )
     count = {id(p): p.numel() for p in model.parameters()}
     in_discriminator = {id(p) for p in model.discriminator.parameters()}
@@ -187,12 +193,14 @@ def test_flops_a_token(preset, length, flops):
     """Millions, forward and backward, matrix products alone."""
     with torch.device("meta"):
         model = Electra(
-            EncoderConfig(**PRESETS[preset]["model"]), ElectraConfig(**PRESETS[preset]["objective"]), 30522, SPECIALS
+            EncoderConfig(**PRESETS[preset]["model"]),
+            ObjectiveConfig(**PRESETS[preset]["objective"]),
+            Lexicon(SPECIALS, 30522),
         )
     assert model.flops_per_token(length) / 1e6 == pytest.approx(flops, rel=0.005)
 
 
-@pytest.mark.parametrize("change", [{"mask_rate": 0.0}, {"mask_rate": 1.0}, {"temperature": 0.0}])
+@pytest.mark.parametrize("change", [{"mask_rate": 0.0}, {"mask_rate": 1.0}, {"temperature": -0.1}])
 def test_impossible_objectives_are_refused(change):
     with pytest.raises(ValueError, match="--objective"):
-        ElectraConfig(**change)
+        ObjectiveConfig(**change)

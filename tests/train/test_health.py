@@ -3,7 +3,7 @@ import pytest
 from elektron.train.health import troubles
 
 FINE = {
-    "discriminator_auc": 0.8,
+    "detection_auc": 0.8,
     "discriminator_recall": 0.4,
     "generator_loss": 3.0,
     "replaced_rate": 0.08,
@@ -14,7 +14,7 @@ FINE = {
     ("change", "name", "word"),
     [
         ({}, None, ""),
-        ({"discriminator_auc": 0.51, "discriminator_recall": 0.0}, "stuck", "majority class"),
+        ({"detection_auc": 0.51, "discriminator_recall": 0.0}, "stuck", "majority class"),
         ({"generator_loss": 6.5}, "ignorant", "word frequencies"),
         ({"replaced_rate": 0.02}, "strong", "generator_width"),
     ],

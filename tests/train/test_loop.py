@@ -15,7 +15,9 @@ from elektron.data.shards import open_data
 from elektron.kernels.counters import row_keys
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 from elektron.train import loop
 from elektron.train.checkpoint import all_steps, load_newest
 from elektron.train.evaluate import area_under_curve
@@ -40,9 +42,9 @@ WATCH = WatchConfig(log_every=3, evaluate_every=4, evaluate_rows=8, checkpoint_e
 
 
 def make_model(
-    data, shape: EncoderConfig = SHAPE, config: ElectraConfig = ElectraConfig(generator_width=0.5)
+    data, shape: EncoderConfig = SHAPE, config: ObjectiveConfig = ObjectiveConfig(generator_width=0.5)
 ) -> Electra:
-    model = Electra(shape, config, data.index.vocab_size, data.tokenizer.specials)
+    model = Electra(shape, config, Lexicon(data.tokenizer.specials, data.index.vocab_size))
     initialise(model, 0)
     return model
 
@@ -72,7 +74,7 @@ def assert_same(first, second):
 def test_a_few_rows_are_learned_by_heart(data):
     """On four rows, the discriminator soon tells a hot generator's samples from what stood there."""
     shape = replace(SHAPE, width=128, embedding_width=128, feedforward_width=256, dropout=0.0, attention_dropout=0.0)
-    model = make_model(data, shape, ElectraConfig(generator_width=0.5, temperature=2.0))
+    model = make_model(data, shape, ObjectiveConfig(generator_width=0.5, temperature=2.0))
     optimizer = Optimizer(model, OptimizerConfig())
     (batch,) = held_batches(data, 24, 4, 4)
     for step in range(250):

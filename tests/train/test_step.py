@@ -12,7 +12,9 @@ from elektron.kernels.parameters import Factors, add_matrices
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
 from elektron.objectives import electra
-from elektron.objectives.electra import Electra, ElectraConfig
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig
 from elektron.train.device import precision
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import Updates, update
@@ -22,7 +24,7 @@ SHAPE = EncoderConfig(layers=2, width=64, heads=2, feedforward_width=128, embedd
 
 
 def make(device: str, shape: EncoderConfig = SHAPE) -> tuple[Electra, Optimizer]:
-    model = Electra(shape, ElectraConfig(generator_width=0.5), 100, Specials(0, 1, 2, 3, 4))
+    model = Electra(shape, ObjectiveConfig(generator_width=0.5), Lexicon(Specials(0, 1, 2, 3, 4), 100))
     initialise(model, 0)
     model.to(device).train()
     return model, Optimizer(model, OptimizerConfig(), precision(torch.device(device)))

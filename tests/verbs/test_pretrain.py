@@ -195,7 +195,7 @@ def test_evaluate_gives_the_run_s_own_numbers(finished, tmp_path):
     flags = ["--data", finished / "data", "--length", 16, "--rows", 8]
     exported = json.loads(elektron("evaluate", tmp_path / "out", *flags, "--json").stdout)
     assert exported == pytest.approx(found, rel=1e-5)
-    assert "discriminator auc" in elektron("evaluate", tmp_path / "out", *flags).stdout
+    assert "detection auc" in elektron("evaluate", tmp_path / "out", *flags).stdout
 
 
 def test_export_with_onnx(finished, tmp_path):

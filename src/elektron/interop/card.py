@@ -26,22 +26,37 @@ pipeline("fill-mask", model="FOLDER")("The cat sat on the [MASK].")
 }
 
 
-def model_card(role: Role, name: str, step: int, facts: dict[str, Any], held: dict[str, Any], config: str) -> str:
+_LIMITS = {
+    "discriminator": """ A probability of "replaced" is relative to the
+replacements its own generator made in training: it is no calibrated probability of an error in somebody's text."""
+}
+
+
+def model_card(
+    role: Role,
+    folder: str,
+    name: str,
+    objective: str,
+    step: int,
+    facts: dict[str, Any],
+    held: dict[str, Any],
+    config: str,
+) -> str:
     """`facts` and `held` (empty if there is none yet) are the run's own records, `config` its config.toml."""
-    use = _USE[role].replace("FOLDER", f"{name}/{role}")
+    use = _USE[role].replace("FOLDER", f"{name}/{folder}")
     numbers = "\n".join(f"| {label} | {value} |" for label, value in _numbers(step, facts, held))
     return f"""---
 library_name: transformers
 tags:
 - electra
 - elektron
-- replaced-token-detection
+- {objective}
 ---
 
-# {name}: {role}
+# {name}: {folder}
 
-The {role} of an ELECTRA pair (Clark et al., 2020, [arXiv 2003.10555](https://arxiv.org/abs/2003.10555)), pre-trained
-with Elektron {facts["clock"]["elektron"]}.
+An ELECTRA network (Clark et al., 2020, [arXiv 2003.10555](https://arxiv.org/abs/2003.10555)), pre-trained by the
+objective `{objective}` with Elektron {facts["clock"]["elektron"]}.
 
 ## Use
 
@@ -62,8 +77,7 @@ Held-out numbers are from documents that were not trained on. The config below r
 
 ## Limits
 
-It has read what was in its corpus and nothing else, biases included. A probability of "replaced" is relative to the
-replacements its own generator made in training: it is no calibrated probability of an error in somebody's text.
+It has read what was in its corpus and nothing else, biases included.{_LIMITS.get(role, "")}
 """
 
 
@@ -126,9 +140,8 @@ The settings that decided it:
 
 def _numbers(step: int, facts: dict[str, Any], held: dict[str, Any]) -> list[tuple[str, str]]:
     share = step / facts["steps"]
-    sizes = facts["discriminator_parameters"], facts["generator_parameters"]
     rows = [
-        ("parameters", f"{sizes[0]:,} (discriminator), {sizes[1]:,} (generator)"),
+        ("parameters", ", ".join(f"{count:,} ({name})" for name, count in facts["networks"].items())),
         ("vocabulary", f"{facts['vocab_size']:,}"),
         ("corpus", f"{facts['corpus_tokens']:,} tokens"),
         ("steps", f"{step:,} of {facts['steps']:,}"),
@@ -137,9 +150,8 @@ def _numbers(step: int, facts: dict[str, Any], held: dict[str, Any]) -> list[tup
         ("device", facts["clock"]["device"]),
         ("unigram loss", f"{facts['unigram_loss']:.3f}"),
     ]
-    if held:
-        rows.append(("held-out generator loss", f"{held['generator_loss']:.3f}"))
-        rows.append(("held-out discriminator loss", f"{held['discriminator_loss']:.4f}"))
-    if "discriminator_auc" in held:
-        rows.append(("held-out detection AUC", f"{held['discriminator_auc']:.3f}"))
+    losses = [name for name in held if name.endswith("_loss")]
+    rows += [(f"held-out {name.replace('_', ' ')}", f"{held[name]:.4f}") for name in losses]
+    if "detection_auc" in held:
+        rows.append(("held-out detection AUC", f"{held['detection_auc']:.3f}"))
     return rows

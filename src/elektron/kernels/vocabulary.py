@@ -6,9 +6,9 @@ For each of N gathered tokens with features f, a table W and a bias b of the voc
     loss   = logsumexp(logits) - logits[target]
     hit    = logits[target] = max(logits)
 
-and a sample from softmax(z), z = logits / temperature, -inf at a forbidden word. The Gumbel-max trick wants noise
-g = -log(-log u) for every word of every row, which costs more than the logits; so it is played twice, for a block of
-128 words and for a word of it, which is the same distribution:
+and a sample from softmax(z), z = logits / temperature, -inf at a forbidden word; the best word at temperature 0. The
+Gumbel-max trick wants noise g = -log(-log u) for every word of every row, which costs more than the logits; so it is
+played twice, for a block of 128 words and for a word of it, which is the same distribution:
 
     Z_b   = logsumexp of z over block b
     block = argmax_b (Z_b + g_b),   word = argmax_(v in block) (z_v + g'_v)
@@ -49,6 +49,8 @@ _CHOSEN = 1
 _SLOPES = 1 << 27
 """Slopes of the logits that are written out at a time, where the features are wide."""
 _WARPS = 8
+_SHARPEST = 1e6
+"""What logits are multiplied by for the best word to win, whatever the noise."""
 
 
 class Spoken(NamedTuple):
@@ -76,9 +78,11 @@ def speak(
 
 def sample(logits: Tensor, temperature: float, forbidden: Tensor | None, keys: Tensor) -> Tensor:
     """A token for each row of logits [N, V] from softmax(logits / temperature); never the one in `forbidden` [N]."""
-    z = F.pad(logits / temperature, (0, -logits.shape[-1] % BLOCK), value=-torch.inf)
+    z = F.pad(logits / (temperature or 1.0), (0, -logits.shape[-1] % BLOCK), value=-torch.inf)
     if forbidden is not None:
         z.scatter_(-1, forbidden[:, None], -torch.inf)
+    if temperature == 0:
+        return z.argmax(-1)
     z = z.unflatten(-1, (-1, BLOCK))  # [N, blocks, BLOCK]
     block = gumbel(elements(fold(keys, _OF_BLOCKS), z.shape[1])).add(z.logsumexp(-1)).argmax(-1)
     chosen = z.take_along_dim(block[:, None, None], 1).squeeze(1)  # [N, BLOCK]
@@ -115,7 +119,7 @@ class _Speak(torch.autograd.Function):
         features, targets, keys = features.contiguous(), targets.contiguous(), keys.contiguous()
         (count, width), size = features.shape, table.shape[0]
         rows, blocks, part = triton.cdiv(count, _ROWS), triton.cdiv(size, BLOCK), _part(features)
-        tempered = temperature != 1.0
+        tempered, sharpness = temperature != 1.0, 1.0 / temperature if temperature else _SHARPEST
         run = _run(rows, blocks, _guests(features) * PROCESSORS)
         tops, sums, *rest = features.new_empty(2 + tempered, count, blocks, dtype=torch.float32)
         warm = rest[0] if tempered else sums
@@ -123,14 +127,14 @@ class _Speak(torch.autograd.Function):
         sampled = torch.empty_like(targets)
         hits = torch.empty(count, dtype=torch.bool, device=features.device)
         _sweep_kernel[(rows, triton.cdiv(blocks, run))](
-            features, table, bias, targets, tops, sums, warm, count, size, blocks, 1.0 / temperature,
+            features, table, bias, targets, tops, sums, warm, count, size, blocks, sharpness,
             ALLOWED=allowed, TEMPERED=tempered, RUN=run, E=width, PART=part, ROWS=_ROWS, BLOCK=BLOCK,
             num_warps=_WARPS, num_stages=_stages(features, 2 if part >= width else 3), maxnreg=_registers(features),
         )  # fmt: skip
         chosen = _CHOSEN if not interpreted() else 64  # the interpreter is slow by the program, not by the row
         _choose_kernel[(triton.cdiv(count, chosen),)](
             features, table, bias, targets, keys, tops, sums, warm, losses, totals, sampled, hits,
-            count, size, blocks, 1.0 / temperature,
+            count, size, blocks, sharpness,
             ALLOWED=allowed, BLOCKS=triton.next_power_of_2(blocks), E=width,
             PART=min(128, max(16, triton.next_power_of_2(width))), ROWS=chosen, BLOCK=BLOCK,
             OF_BLOCKS=_OF_BLOCKS, OF_WORDS=_OF_WORDS, num_warps=4, num_stages=2,

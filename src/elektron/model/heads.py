@@ -64,6 +64,17 @@ class DiscriminatorHead(nn.Module):
         return gelu_linear(hidden, self.dense.weight, self.dense.bias)
 
 
+class CopyHead(nn.Module):
+    """Hidden states to one score each: positive where the token looks as if it were the original."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.score(hidden).squeeze(-1)  # [..., D] -> [...]
+
+
 class Discriminator(nn.Module):
     """Judges tokens: original or replaced."""
 
@@ -75,7 +86,3 @@ class Discriminator(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """The logit of "replaced" at every token: [B, T]."""
         return self.head(self.encoder(input_ids, token_type_ids, attention_mask))
-
-    def judge(self, tokens: Tensor, segments: Tensor, replaced: Tensor, keys: Tensor | None) -> Judged:
-        """The same in training, where the labels [B, T] are known: scores, loss and counts."""
-        return self.head.judge(self.encoder(tokens, segments, keys=keys), replaced)

@@ -7,167 +7,100 @@ every token whether it is the original. Both learn at once:
          + discriminator_weight * mean over all tokens of     BCE(discriminator(corrupted), corrupted != original)
 
 The samples carry no gradient: the generator learns by maximum likelihood and is not rewarded for fooling anyone.
-Shapes in comments: B rows, T tokens of a row, K masked positions of a row, D generator width.
+`electra-15` is the paper's ablation that judges the masked positions only.
+
+Shapes in comments: B rows, T tokens of a row, K masked positions of a row.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import elements, fold
-from elektron.kernels.gpu import beside
 from elektron.kernels.judging import Judged
-from elektron.kernels.masking import Draws, corrupt, mask, masked_count, picked
-from elektron.kernels.vocabulary import Spoken, speak
+from elektron.kernels.masking import corrupt, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
+from elektron.objectives import proposing
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
+from elektron.objectives.proposing import generator_metrics, naming_flops, propose
 
-_SITES = 5
-"""What a row has noise for: positions, kept tokens, samples, and dropout in the generator and the discriminator."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElectraConfig:
-    """The objective."""
-
-    mask_rate: float = 0.15
-    """Share of a row's tokens that the generator fills in."""
-    keep_rate: float = 0.0
-    """Share of the chosen positions that show the generator the original, not [MASK]; the paper's code has 0.15."""
-    draws: Draws = "without-replacement"
-    """How positions are chosen; the paper's code draws with replacement."""
-    temperature: float = 1.0
-    """The generator's logits are divided by this when it samples."""
-    disallow_correct: bool = False
-    """Never sample the original token."""
-    generator_weight: float = 1.0
-    """Weight of the generator's loss."""
-    discriminator_weight: float = 50.0
-    """Weight of the discriminator's loss."""
-    generator_width: float = 0.25
-    """Width, heads and feed-forward width of the generator, as a fraction of the discriminator's."""
-    generator_layers: float = 1.0
-    """Layers of the generator, as a fraction of the discriminator's."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mask_rate < 1:
-            raise ValueError(f"--objective.mask-rate lies between 0 and 1, not {self.mask_rate}")
-        if not 0 <= self.keep_rate <= 1:
-            raise ValueError(f"--objective.keep-rate lies in [0, 1], not {self.keep_rate}")
-        if not self.temperature > 0:
-            raise ValueError(f"--objective.temperature must be positive, not {self.temperature}")
+JUDGED = ("tokens", "discriminator_loss", "discriminator_hits", "flagged", "replaced", "caught")
 
 
-class Outcome(NamedTuple):
-    """What one pass over a batch gives."""
-
-    loss: Tensor
-    """What is differentiated."""
-    tallies: Tensor
-    """[TALLIES] float64: sums over the batch, to be added up over steps and ranks; `summary` makes metrics of them."""
-    scores: Tensor
-    """[B, T] the discriminator's logits of "replaced"."""
-    replaced: Tensor
-    """[B, T] whether it is."""
-
-
-TALLIES = (
-    *("masked", "tokens", "generator_loss", "generator_hits", "sampled_hits"),
-    *("discriminator_loss", "discriminator_hits", "flagged", "replaced", "caught"),
-)
-
-
-class Electra(nn.Module):
+class Electra(Objective):
     """The two networks, with one set of embeddings, and their loss."""
 
-    def __init__(self, shape: EncoderConfig, config: ElectraConfig, vocab_size: int, specials: Specials) -> None:
+    tallies = (*proposing.TALLIES, *JUDGED)
+
+    def __init__(self, shape: EncoderConfig, config: ObjectiveConfig, lexicon: Lexicon) -> None:
         super().__init__()
-        self.config, self.specials = config, specials
-        embeddings = Embeddings(vocab_size, shape)
+        self.config, self.lexicon = config, lexicon
+        embeddings = Embeddings(lexicon.size, shape)
         self.discriminator = Discriminator(shape, embeddings)
         self.generator = Generator(generator_shape(shape, config), embeddings)
 
-    def forward(self, original: Tensor, segments: Tensor, keys: Tensor) -> Outcome:
-        """One pass over rows [B, T]; `keys` [B] are the rows' noise. Dropout is applied in training mode only."""
-        config, specials = self.config, self.specials
-        sites = torch.arange(_SITES, dtype=torch.int32, device=keys.device)[:, None]
-        position_keys, keep_keys, sample_keys, *dropout_keys = site_keys = fold(keys, sites)
-        generator_keys, discriminator_keys = dropout_keys if self.training else (None, None)
-        # mask
-        count = masked_count(original.shape[1], config.mask_rate)
-        positions, targets, masked = mask(
-            *(original, specials.cls, specials.sep, specials.mask, count, config.draws, config.keep_rate),
-            *(position_keys, keep_keys),
-        )
-        # generate and sample
-        with beside(masked, segments, positions, targets, site_keys):
-            hidden = self.generator.encoder(masked, segments, keys=generator_keys)
-            said = speak(
-                self.generator.head(picked(hidden, positions)).flatten(0, 1),  # [B K, E]
-                self.generator.table,
-                self.generator.head.bias,
-                targets.flatten(),
-                config.temperature,
-                not config.disallow_correct,
-                elements(sample_keys, count).flatten(),
-            )
+    def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
+        config, noise = self.config, noise_of(keys, self.training)
+        # mask, generate and sample
+        proposed = propose(self.generator, config, self.lexicon, original, segments, noise)
         # label: a sample that is the original token is an original token
-        corrupted, replaced = corrupt(original, positions, said.sampled)
+        corrupted, replaced = corrupt(original, proposed.positions, proposed.sampled)
         # discriminate
-        judged = self.discriminator.judge(corrupted, segments, replaced, discriminator_keys)
+        judged = self._judge(corrupted, segments, replaced, proposed.positions, noise)
         # weigh
-        generator_loss = said.losses.sum()
         loss = (
-            config.generator_weight * generator_loss / targets.numel()
-            + config.discriminator_weight * judged.loss / replaced.numel()
+            config.generator_weight * proposed.loss / proposed.targets.numel()
+            + config.discriminator_weight * judged.loss / judged.scores.numel()
         )
-        tallies = _tallies(generator_loss, said, targets.flatten(), judged)
-        return Outcome(loss, tallies, judged.scores, replaced)
+        tallies = torch.cat([proposed.tallies, judged_tallies(judged)])
+        return Outcome(loss, tallies, judged.scores, self._of_judged(replaced, proposed.positions))
+
+    def _judge(self, corrupted: Tensor, segments: Tensor, replaced: Tensor, positions: Tensor, noise: Noise) -> Judged:
+        hidden = self.discriminator.encoder(corrupted, segments, keys=noise.encoder)
+        if self.config.kind == "electra-15":
+            hidden = picked(hidden, positions)
+        return self.discriminator.head.judge(hidden, self._of_judged(replaced, positions))
+
+    def _of_judged(self, replaced: Tensor, positions: Tensor) -> Tensor:
+        """The labels [B, T], or [B, K] where only these are judged."""
+        return replaced.gather(1, positions) if self.config.kind == "electra-15" else replaced
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        """Metrics out of summed tallies."""
-        masked, tokens = tallies["masked"], tallies["tokens"]
-        generator_loss, discriminator_loss = tallies["generator_loss"] / masked, tallies["discriminator_loss"] / tokens
-        return {
-            "loss": self.config.generator_weight * generator_loss
-            + self.config.discriminator_weight * discriminator_loss,
-            "generator_loss": generator_loss,
-            "generator_accuracy": tallies["generator_hits"] / masked,
-            "sampled_accuracy": tallies["sampled_hits"] / masked,
-            "discriminator_loss": discriminator_loss,
-            "discriminator_accuracy": tallies["discriminator_hits"] / tokens,
-            "discriminator_precision": tallies["caught"] / max(1.0, tallies["flagged"]),
-            "discriminator_recall": tallies["caught"] / max(1.0, tallies["replaced"]),
-            "replaced_rate": tallies["replaced"] / tokens,
-        }
+        found = generator_metrics(tallies) | discriminator_metrics(tallies)
+        loss = (
+            self.config.generator_weight * found["generator_loss"]
+            + self.config.discriminator_weight * found["discriminator_loss"]
+        )
+        return {"loss": loss, **found}
 
     def flops_per_token(self, length: int) -> float:
-        """Matrix FLOPs of a training step for each token of its rows of `length`."""
         large, small = self.discriminator.encoder.config, self.generator.encoder.config
-        vocab_size, embedding_width = self.discriminator.encoder.embeddings.word.weight.shape
         masked = masked_count(length, self.config.mask_rate) / length
-        heads = 2 * large.width * (large.width + 1) + masked * 2 * embedding_width * (small.width + vocab_size)
+        judged = masked if self.config.kind == "electra-15" else 1.0
+        heads = judged * judging_flops(large) + masked * naming_flops(small, self.lexicon.size)
         return PASSES * (encoder_flops(large, length) + encoder_flops(small, length) + heads)
 
-
-def generator_shape(shape: EncoderConfig, config: ElectraConfig) -> EncoderConfig:
-    """The generator's encoder: the discriminator's, scaled."""
-    return replace(
-        shape,
-        width=round(shape.width * config.generator_width),
-        heads=max(1, round(shape.heads * config.generator_width)),
-        feedforward_width=round(shape.feedforward_width * config.generator_width),
-        layers=max(1, round(shape.layers * config.generator_layers)),
-    )
+    def networks(self) -> dict[str, Discriminator | Generator]:
+        return {"discriminator": self.discriminator, "generator": self.generator}
 
 
-@torch.no_grad()
-def _tallies(generator_loss: Tensor, said: Spoken, targets: Tensor, judged: Judged) -> Tensor:
-    counts = torch.stack([said.hits, said.sampled == targets]).sum(1)
-    sizes = torch.full((2,), targets.numel(), dtype=torch.float64, device=targets.device)
-    sizes[1:].fill_(judged.scores.numel())
-    return torch.cat([sizes, generator_loss.double()[None], counts.double(), judged.tallies])
+def judged_tallies(judged: Judged) -> Tensor:
+    size = torch.full((1,), judged.scores.numel(), dtype=torch.float64, device=judged.scores.device)
+    return torch.cat([size, judged.tallies])
+
+
+def discriminator_metrics(tallies: dict[str, float]) -> dict[str, float]:
+    tokens = tallies["tokens"]
+    return {
+        "discriminator_loss": tallies["discriminator_loss"] / tokens,
+        "discriminator_accuracy": tallies["discriminator_hits"] / tokens,
+        "discriminator_precision": tallies["caught"] / max(1.0, tallies["flagged"]),
+        "discriminator_recall": tallies["caught"] / max(1.0, tallies["replaced"]),
+        "replaced_rate": tallies["replaced"] / tokens,
+    }
+
+
+def judging_flops(shape: EncoderConfig) -> float:
+    """Forward FLOPs of the discriminator's head for a token that is judged."""
+    return 2 * shape.width * (shape.width + 1)

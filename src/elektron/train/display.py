@@ -12,7 +12,7 @@ class Display:
     def __init__(self, total_steps: int, step: int) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._total, self._began = total_steps, step
-        self._auc = "-"
+        self._auc = ""
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
@@ -42,26 +42,28 @@ class Display:
     def show(self, record: Record) -> None:
         if record["kind"] == "run":
             self._console.print(
-                f"{record['discriminator_parameters']:,} parameters to keep, {record['tokens']:,} tokens to read "
+                f"{next(iter(record['networks'].values())):,} parameters to keep, {record['tokens']:,} tokens to read "
                 f"({record['epochs']:.2g} times the corpus) on {record['clock']['device']}; "
-                f"word frequencies alone would give a generator loss of {record['unigram_loss']:.3f}"
+                f"word frequencies alone would name tokens with a loss of {record['unigram_loss']:.3f}"
             )
         elif record["kind"] == "train":
-            self._progress.update(self._bar, status=f"{_losses(record)}  AUC {self._auc}  {_speed(record)}")
+            self._progress.update(self._bar, status=f"{_losses(record)}{self._auc}  {_speed(record)}")
             if not self._console.is_terminal:
                 self._console.print(f"step {record['step']:,}/{self._total:,}  {_losses(record)}  {_speed(record)}")
         elif record["kind"] == "held":
-            self._auc = f"{record['discriminator_auc']:.3f}" if "discriminator_auc" in record else "-"
+            self._auc = f"  AUC {record['detection_auc']:.3f}" if "detection_auc" in record else ""
+            recall = f"  recall {record['discriminator_recall']:.2f}" if "discriminator_recall" in record else ""
+            replaced = f"  replaced {record['replaced_rate']:.1%}" if "replaced_rate" in record else ""
             self._console.print(
-                f"[bold]held out at step {record['step']:,}[/]  {_losses(record)}  AUC {self._auc}  "
-                f"recall {record['discriminator_recall']:.2f}  replaced {record['replaced_rate']:.1%}"
+                f"[bold]held out at step {record['step']:,}[/]  {_losses(record)}{self._auc}{recall}{replaced}"
             )
         elif record["kind"] == "health":
             self._console.print(f"[yellow]at step {record['step']:,}: {record['message']}[/]")
 
 
 def _losses(record: Record) -> str:
-    return f"generator {record['generator_loss']:.3f}  discriminator {record['discriminator_loss']:.4f}"
+    names = [name for name in record if name.endswith("_loss")]
+    return "  ".join(f"{name.removesuffix('_loss')} {record[name]:.4g}" for name in names)
 
 
 def _speed(record: Record) -> str:

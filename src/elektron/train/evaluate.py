@@ -7,15 +7,15 @@ from torch import Tensor
 
 from elektron.data.batches import Batch
 from elektron.kernels.counters import row_keys
-from elektron.objectives.electra import TALLIES, Electra
+from elektron.objectives.objective import Objective
 
 NOISE_SEED = 0x5EED
 """Evaluation's own noise: the same in every run, whatever its seed."""
 
 
 @torch.no_grad()
-def evaluate(model: Electra, batches: Iterable[Batch], device: torch.device) -> dict[str, float]:
-    """The objective's metrics over the batches, and the area under the discriminator's ROC curve."""
+def evaluate(model: Objective, batches: Iterable[Batch], device: torch.device) -> dict[str, float]:
+    """The objective's metrics over the batches, and the area under the ROC curve of whoever detects replaced tokens."""
     was_training = model.training
     model.eval()
     tallies, scores, labels = [], [], []
@@ -23,13 +23,14 @@ def evaluate(model: Electra, batches: Iterable[Batch], device: torch.device) -> 
         original, segments, rows = (tensor.to(device) for tensor in batch)
         outcome = model(original, segments, row_keys(NOISE_SEED, 0, rows))
         tallies.append(outcome.tallies)
-        scores.append(outcome.scores.flatten())
-        labels.append(outcome.replaced.flatten())
+        if outcome.scores is not None and outcome.replaced is not None:
+            scores.append(outcome.scores.flatten())
+            labels.append(outcome.replaced.flatten())
     model.train(was_training)
     totals = torch.stack(tallies).sum(0).tolist()
-    metrics = model.summary(dict(zip(TALLIES, totals, strict=True)))
-    auc = area_under_curve(torch.cat(scores), torch.cat(labels))
-    return metrics if auc is None else metrics | {"discriminator_auc": auc}
+    metrics = model.summary(dict(zip(model.tallies, totals, strict=True)))
+    auc = area_under_curve(torch.cat(scores), torch.cat(labels)) if scores else None
+    return metrics if auc is None else metrics | {"detection_auc": auc}
 
 
 def area_under_curve(scores: Tensor, labels: Tensor) -> float | None:

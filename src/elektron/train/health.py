@@ -12,20 +12,22 @@ STRONG_SHARE = 0.2
 
 def troubles(record: Record, unigram_loss: float, mask_rate: float, progress: float) -> dict[str, str]:
     """Names and sentences about a held-out record; `progress` is the share of the run that is over."""
-    auc, recall = record.get("discriminator_auc", 0.5), record["discriminator_recall"]
-    loss, replaced = record["generator_loss"], record["replaced_rate"]
     found = {}
-    if auc < STUCK_AUC:
+    if "discriminator_recall" in record and (auc := record.get("detection_auc", 0.5)) < STUCK_AUC:
+        recall = record["discriminator_recall"]
         how = "is stuck at the majority class" if recall < BLIND_RECALL else "does no better than chance"
         found["stuck"] = (
             f"the discriminator {how} (AUC {auc:.2f}, recall {recall:.2f}): it needs more tokens, a larger batch or "
             "learning rate, or a smaller generator"
         )
-    if loss > unigram_loss:
-        found["ignorant"] = (
-            f"the generator knows less than word frequencies (loss {loss:.2f}, unigram {unigram_loss:.2f}): "
-            "it needs more tokens or a larger learning rate"
-        )
+    for network in ("generator", "encoder"):
+        loss = record.get(f"{network}_loss", 0.0)
+        if loss > unigram_loss:
+            found["ignorant"] = (
+                f"the {network} knows less than word frequencies (loss {loss:.2f}, unigram {unigram_loss:.2f}): "
+                "it needs more tokens or a larger learning rate"
+            )
+    replaced = record.get("replaced_rate", 1.0)
     if replaced < STRONG_SHARE * mask_rate:
         found["strong"] = (
             f"the generator is too strong (only {replaced:.1%} of the tokens are replaced): "

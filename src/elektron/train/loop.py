@@ -16,16 +16,16 @@ from elektron.data.batches import Batch, Rows, prefetched
 from elektron.data.shards import Data
 from elektron.kernels.counters import fold, seed_key
 from elektron.kernels.gpu import use_kernels
-from elektron.objectives.electra import TALLIES, Electra
+from elektron.objectives.objective import Objective
 from elektron.train.checkpoint import Checkpoint, load_newest, restore, save
-from elektron.train.device import describe, keep_freed_memory, matrix_peak, precision
+from elektron.train.device import describe, keep_freed_memory, matrix_peak
 from elektron.train.display import Display
 from elektron.train.evaluate import evaluate
 from elektron.train.health import troubles
 from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
-from elektron.train.step import Updates
+from elektron.train.stages import Stretch, begin_stage, stage_at
 
 _TRAIN, _HELD = 1, 2
 
@@ -78,7 +78,7 @@ class WatchConfig:
 
 def train(
     run: Path,
-    model: Electra,
+    model: Objective,
     data: Data,
     seed: int,
     config: TrainConfig,
@@ -94,14 +94,19 @@ def train(
     phases = tuple(Phase(*phase) for phase in config.phases)
     total = total_steps(phases)
     make_batch = _batch_maker(data, phases, seed, device)
-    for encoder in (model.generator.encoder, model.discriminator.encoder):
+    for encoder in model.encoders():
         encoder.recompute = config.recompute
     saved = _newest(run, data)
     if saved:
         restore(model, saved.model)
-    optimizer = Optimizer(model, optimizer_config, precision(device))
-    step, tally = _resume(saved, optimizer)
-    update = Updates(model, optimizer, seed, config.accumulate, device)
+    step, tally = _resume(saved, model.tallies)
+
+    def begin(stage: int) -> Stretch:
+        return begin_stage(model, stage, step, total, optimizer_config, seed, config.accumulate)
+
+    stretch = begin(stage_at(model.stages, step, total))
+    if saved and step > stretch.begin:
+        stretch.optimizer.load(saved.optimizer, step - stretch.begin)
 
     with (
         Display(total, step) as display,
@@ -114,9 +119,12 @@ def train(
         clock = Clock(device)
         model.train()
         for batch in batches:
+            if step == stretch.end:
+                stretch.give_back(model)
+                stretch = begin(model.stage + 1)
             phase = phases[phase_at(phases, step)[0]]
-            rate = learning_rate(schedule, step, total)
-            tally.add(update(batch, step, rate))
+            rate = learning_rate(schedule, step - stretch.begin, stretch.end - stretch.begin)
+            tally.add(stretch.update(batch, step, rate))
             step += 1
             clock.count(phase.rows * phase.length, model.flops_per_token(phase.length))
             display.advance(step)
@@ -128,7 +136,7 @@ def train(
                     _evaluate(step, total, model, data, phase, watch.evaluate_rows, metrics)
             if step % watch.checkpoint_every == 0 or step == total or signals:
                 with clock.stopped():
-                    _save(run, step, optimizer, data, tally, metrics, watch.keep_checkpoints)
+                    _save(run, step, stretch.optimizer, data, tally, metrics, watch.keep_checkpoints)
             if signals:
                 break
     return signals[0] if signals else 0
@@ -160,16 +168,15 @@ def held_batches(data: Data, length: int, count: int, size: int) -> list[Batch]:
     return [Batch(*parts) for parts in zip(*(tensor.split(size) for tensor in whole), strict=True)]
 
 
-def _facts(step: int, model: Electra, data: Data, phases: tuple[Phase, ...], device: torch.device) -> Record:
-    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+def _facts(step: int, model: Objective, data: Data, phases: tuple[Phase, ...], device: torch.device) -> Record:
+    sizes = {name: sum(p.numel() for p in network.parameters()) for name, network in model.networks().items()}
     tokens = total_tokens(phases)
     flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
     return {
         "kind": "run",
         "step": step,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "discriminator_parameters": sizes["discriminator"],
-        "generator_parameters": sizes["generator"],
+        "networks": sizes,
         "vocab_size": data.index.vocab_size,
         "corpus_tokens": data.train.tokens,
         "held_tokens": data.held.tokens,
@@ -194,12 +201,11 @@ def _newest(run: Path, data: Data) -> Checkpoint | None:
     return saved
 
 
-def _resume(saved: Checkpoint | None, optimizer: Optimizer) -> tuple[int, Tally]:
-    """Put a checkpoint's moments back; its step, and what had been summed up since the last record."""
-    names = *TALLIES, "gradient_norm"
+def _resume(saved: Checkpoint | None, tallies: tuple[str, ...]) -> tuple[int, Tally]:
+    """A checkpoint's step, and what had been summed up since the last record."""
+    names = *tallies, "gradient_norm"
     if saved is None:
         return 0, Tally(names)
-    optimizer.load(saved.optimizer, saved.step)
     return saved.step, Tally(names, saved.state["sums"], saved.state["steps"])
 
 
@@ -218,7 +224,7 @@ def _finite(sums: dict[str, float], step: int, metrics: Metrics) -> dict[str, fl
     raise ValueError(f"{message}; what is saved is from before: lower --schedule.learning-rate in a new run")
 
 
-def _train_record(step: int, rate: float, model: Electra, tally: Tally, clock: Clock, metrics: Metrics) -> Record:
+def _train_record(step: int, rate: float, model: Objective, tally: Tally, clock: Clock, metrics: Metrics) -> Record:
     """The means since the last record."""
     sums, steps = _finite(tally.read(), step, metrics), tally.steps
     tally.clear()
@@ -232,7 +238,7 @@ def _train_record(step: int, rate: float, model: Electra, tally: Tally, clock: C
     }
 
 
-def _evaluate(step: int, total: int, model: Electra, data: Data, phase: Phase, rows: int, metrics: Metrics) -> None:
+def _evaluate(step: int, total: int, model: Objective, data: Data, phase: Phase, rows: int, metrics: Metrics) -> None:
     """Write the held-out record, and in words what has gone wrong since the one before."""
     batches = held_batches(data, phase.length, rows, phase.rows)
     found = evaluate(model, batches, next(model.parameters()).device)

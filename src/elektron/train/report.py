@@ -42,20 +42,15 @@ def _tiles(facts: Record, train: list[Record], held: list[Record]) -> list[tuple
     tiles = []
     if held:
         last = held[-1]
-        auc = f"{last['discriminator_auc']:.3f}" if "discriminator_auc" in last else "-"
-        tiles += [
-            (auc, "detection AUC, held out", "0.5 is chance"),
-            (
-                f"{last['generator_loss']:.2f}",
-                "generator loss, held out",
-                f"word frequencies: {facts['unigram_loss']:.2f}",
-            ),
-            (
-                f"{last['discriminator_loss']:.3f}",
-                "discriminator loss, held out",
-                f"recall {last['discriminator_recall']:.2f}",
-            ),
-        ]
+        if "detection_auc" in last:
+            tiles.append((f"{last['detection_auc']:.3f}", "detection AUC, held out", "0.5 is chance"))
+        notes = {
+            "generator": f"word frequencies: {facts['unigram_loss']:.2f}",
+            "encoder": f"word frequencies: {facts['unigram_loss']:.2f}",
+            "discriminator": f"recall {last.get('discriminator_recall', 0):.2f}",
+        }
+        for name in (field.removesuffix("_loss") for field in last if field.endswith("_loss")):
+            tiles.append((f"{last[f'{name}_loss']:.3f}", f"{name} loss, held out", notes.get(name, "")))
     if train:
         speed = sum(r["clock"]["tokens_per_second"] * r["clock"]["seconds"] for r in train)
         seconds = sum(r["clock"]["seconds"] for r in train)
@@ -72,9 +67,8 @@ def _facts(facts: Record) -> list[tuple[str, str]]:
     if not facts:
         return []
     return [
-        ("discriminator", f"{facts['discriminator_parameters']:,} parameters"),
-        ("generator", f"{facts['generator_parameters']:,} parameters"),
-        ("trained together", f"{facts['parameters']:,} parameters (embeddings are shared)"),
+        *((name, f"{count:,} parameters") for name, count in facts["networks"].items()),
+        ("trained together", f"{facts['parameters']:,} parameters"),
         ("vocabulary", f"{facts['vocab_size']:,} tokens"),
         ("corpus", f"{facts['corpus_tokens']:,} tokens, and {facts['held_tokens']:,} held out"),
         ("budget", f"{facts['tokens']:,} tokens, {facts['epochs']:.2f} epochs, {facts['flops']:.2e} FLOPs"),
@@ -92,33 +86,21 @@ def _charts(facts: Record, train: list[Record], held: list[Record]) -> list[tupl
         return Curve(name, "mark", [(min(steps), value), (max(steps), value)])
 
     speeds = [{"step": r["step"], **r["clock"]} for r in train]
+    unigram = [mark("word frequencies", facts.get("unigram_loss", 0.0))]
+    shown = [
+        ("Generator loss (nats a masked token)", "generator_loss", unigram),
+        ("Encoder loss (nats a token it names)", "encoder_loss", unigram),
+        ("Discriminator loss (nats a token)", "discriminator_loss", []),
+        ("Detection AUC", "detection_auc", [mark("chance", 0.5)]),
+        ("Replaced tokens (share of all)", "replaced_rate", []),
+        ("Generator accuracy (masked tokens)", "generator_accuracy", []),
+        ("Encoder accuracy (tokens it names)", "encoder_accuracy", []),
+    ]
     return [
-        (
-            "Generator loss (nats a masked token)",
-            [
-                mark("word frequencies", facts.get("unigram_loss", 0.0)),
-                curve("train", "train", train, "generator_loss"),
-                curve("held out", "held", held, "generator_loss"),
-            ],
-        ),
-        (
-            "Discriminator loss (nats a token)",
-            [
-                curve("train", "train", train, "discriminator_loss"),
-                curve("held out", "held", held, "discriminator_loss"),
-            ],
-        ),
-        ("Detection AUC", [mark("chance", 0.5), curve("held out", "held", held, "discriminator_auc")]),
-        (
-            "Replaced tokens (share of all)",
-            [curve("train", "train", train, "replaced_rate"), curve("held out", "held", held, "replaced_rate")],
-        ),
-        (
-            "Generator accuracy (masked tokens)",
-            [
-                curve("train", "train", train, "generator_accuracy"),
-                curve("held out", "held", held, "generator_accuracy"),
-            ],
+        *(
+            (title, [*marks, curve("train", "train", train, field), curve("held out", "held", held, field)])
+            for title, field, marks in shown
+            if any(field in record for record in [*train, *held])
         ),
         ("Learning rate", [curve("learning rate", "train", train, "learning_rate")]),
         ("Gradient norm", [curve("before clipping", "train", train, "gradient_norm")]),

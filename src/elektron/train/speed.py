@@ -18,13 +18,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from elektron.data import tokenizer
 from elektron.data.batches import Batch, Rows, prefetched
 from elektron.data.shards import VERSION, Index, Stream, write_shard
 from elektron.data.tokenizer import ROLES, TokenizerConfig
 from elektron.kernels.counters import seed_key
-from elektron.objectives.electra import Electra
+from elektron.objectives.objective import Objective, Outcome
 from elektron.train.device import precision, wait
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import Updates
@@ -56,13 +57,17 @@ def made_up_rows(folder: Path, vocab_size: int, length: int, size: int) -> Rows:
 
 
 def updates(
-    model: Electra, optimizer: OptimizerConfig, seed: int, accumulate: int, recompute: bool, device: torch.device
+    model: Objective, optimizer: OptimizerConfig, seed: int, accumulate: int, recompute: bool, device: torch.device
 ) -> Updates:
     """A run's update, put together as `elektron pretrain` does."""
     model = model.to(device).train()
-    for encoder in (model.generator.encoder, model.discriminator.encoder):
+    for encoder in model.encoders():
         encoder.recompute = recompute
-    return Updates(model, Optimizer(model, optimizer, precision(device)), seed, accumulate, device)
+
+    def forward(original: Tensor, segments: Tensor, keys: Tensor, step: Tensor) -> Outcome:
+        return model(original, segments, keys)
+
+    return Updates(forward, Optimizer(model, optimizer, precision(device)), seed, accumulate, device)
 
 
 class Update(Protocol):

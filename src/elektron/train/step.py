@@ -27,7 +27,7 @@ class Outcome(Protocol):
 
 
 Forward = Callable[..., Outcome]
-"""Of a batch's tensors, with keys in place of the last."""
+"""Of a batch's tensors, with keys in place of the last, and the number of the step."""
 
 
 def update(
@@ -53,7 +53,7 @@ def _differentiate(
     optimizer.zero()
     tallies = []
     for *inputs, rows in zip(*(tensor.chunk(accumulate) for tensor in batch), strict=True):
-        outcome = forward(*inputs, row_keys(seed, step, rows))
+        outcome = forward(*inputs, row_keys(seed, step, rows), step)
         (outcome.loss / accumulate).backward()
         tallies.append(outcome.tallies)
     rejoin(batch[-1].device)

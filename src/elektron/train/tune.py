@@ -182,7 +182,7 @@ class _Learner:
     def _updates_of(self, length: int) -> Updates:
         network, examples = self._network, self._examples  # not self: what refers to itself outlives its use
 
-        def forward(rows: Tensor, keys: Tensor) -> Outcome:
+        def forward(rows: Tensor, keys: Tensor, step: Tensor) -> Outcome:
             return learn(network, examples.inputs(rows, length), keys)
 
         return Updates(forward, self._optimizer, self._seed, 1, self._device, self._pool)

@@ -16,7 +16,9 @@ from rich.table import Table
 from elektron.data.tokenizer import Specials
 from elektron.kernels.gpu import use_kernels
 from elektron.model.initial import initialise
-from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import Objective
+from elektron.objectives.table import build
 from elektron.train.device import choose_device, copy_peak, describe, keep_freed_memory, matrix_peak
 from elektron.train.schedule import Phase
 from elektron.train.speed import Speed, made_up_rows, measure, updates
@@ -112,8 +114,8 @@ def _speed(config: Config, phase: Phase, vocab_size: int, device: torch.device) 
             ) from error
 
 
-def _model(config: RunConfig, vocab_size: int) -> Electra:
-    return Electra(config.model, config.objective, vocab_size, Specials(0, 1, 2, 3, 4))
+def _model(config: RunConfig, vocab_size: int) -> Objective:
+    return build(config.model, config.objective, Lexicon(Specials(0, 1, 2, 3, 4), vocab_size))
 
 
 def _table(found: list[Measured]) -> Table:

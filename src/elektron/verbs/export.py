@@ -10,6 +10,7 @@ from elektron.config import parse, to_toml
 from elektron.interop import onnx
 from elektron.interop.card import model_card
 from elektron.interop.huggingface import role_of, save
+from elektron.model.heads import Discriminator
 from elektron.train import metrics
 from elektron.verbs.runs import CONFIG, open_model
 
@@ -34,21 +35,24 @@ def main(arguments: Sequence[str]) -> None:
     if config.onnx:
         folder = Path(config.to) if config.to else config.run
         path = folder / "discriminator" / onnx.FILE
-        difference = onnx.export_onnx(open_model(config.run).model.eval().discriminator, path)
+        network = open_model(config.run).model.eval().networks().get("discriminator")
+        if not isinstance(network, Discriminator):
+            raise ValueError(f"--onnx: {config.run} has no discriminator")
+        difference = onnx.export_onnx(network, path)
         console.print(f"onnx: {path} (logits within {difference:.1e} of ours)")
 
 
 def export(run: Path, to: Path) -> list[Path]:
-    """Write both networks with their model cards; returns the folders."""
+    """Write the networks with their model cards; returns the folders."""
     if not (run / CONFIG).exists():
         raise ValueError(f"{run} is no run: it has no {CONFIG}")
     opened = open_model(run)
     records = {record["kind"]: record for record in metrics.read(run) if record["step"] <= opened.step}
     config = to_toml(opened.config)
     folders = []
-    for network in (opened.model.discriminator, opened.model.generator):
-        role = role_of(network)
-        card = model_card(role, run.resolve().name, opened.step, records["run"], records.get("held", {}), config)
-        save(network, opened.tokenizer, to / role, card)
-        folders.append(to / role)
+    for folder, network in opened.model.networks().items():
+        about = folder, run.resolve().name, opened.config.objective.kind, opened.step
+        card = model_card(role_of(network), *about, records["run"], records.get("held", {}), config)
+        save(network, opened.tokenizer, to / folder, card)
+        folders.append(to / folder)
     return folders

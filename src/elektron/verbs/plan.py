@@ -10,7 +10,9 @@ from rich.table import Table
 from elektron.data.tokenizer import Specials
 from elektron.kernels.masking import masked_count
 from elektron.model.cost import encoder_activations, kernel_activations
-from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import Objective
+from elektron.objectives.table import build
 from elektron.train.device import choose_device, describe, matrix_peak
 from elektron.train.schedule import Phase, total_steps, total_tokens
 from elektron.verbs.measured import exactly, nearest, rate, settings_of, where
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
     data = glance_at_data(config)
     vocab_size = data.index.vocab_size if data else config.prepare.vocab_size
     with torch.device("meta"):
-        model = Electra(config.model, config.objective, vocab_size, Specials(0, 1, 2, 3, 4))
+        model = build(config.model, config.objective, Lexicon(Specials(0, 1, 2, 3, 4), vocab_size))
     device = choose_device(config.device)
     flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -46,16 +48,15 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _facts(
-    config: RunConfig, model: Electra, phases: tuple[Phase, ...], vocab_size: int, flops: float, is_gpu: bool
+    config: RunConfig, model: Objective, phases: tuple[Phase, ...], vocab_size: int, flops: float, is_gpu: bool
 ) -> list[tuple[str, str]]:
-    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
-    shared = sum(p.numel() for p in model.discriminator.encoder.embeddings.parameters())
+    sizes = {name: sum(p.numel() for p in network.parameters()) for name, network in model.networks().items()}
+    shared = sum(p.numel() for p in model.encoder.embeddings.parameters())
     trained = sum(p.numel() for p in model.parameters())
     memory = max(_memory(config, model, phase, vocab_size, trained, is_gpu) for phase in phases)
     return [
-        ("parameters", f"{trained:,} trained; {shared:,} of them are embeddings that both networks share"),
-        ("discriminator", f"{sizes['discriminator']:,}"),
-        ("generator", f"{sizes['generator']:,}"),
+        ("parameters", f"{trained:,} trained; {shared:,} of them are embeddings"),
+        *((name, f"{count:,}") for name, count in sizes.items()),
         ("vocabulary", f"{vocab_size:,}"),
         *((f"phase {n}", f"{p.steps:,} steps of {p.rows:,} x {p.length:,}") for n, p in enumerate(phases, 1)),
         ("tokens", f"{total_tokens(phases):,} in {total_steps(phases):,} steps"),
@@ -65,11 +66,11 @@ def _facts(
     ]
 
 
-def _memory(config: RunConfig, model: Electra, phase: Phase, vocab_size: int, trained: int, is_gpu: bool) -> float:
+def _memory(config: RunConfig, model: Objective, phase: Phase, vocab_size: int, trained: int, is_gpu: bool) -> float:
     """Bytes: parameters, gradients and two moments, on a GPU a copy too; what the layers keep; on a CPU the logits,
     their gradient and the noise."""
     rows = phase.rows // config.train.accumulate
-    shapes = model.discriminator.encoder.config, model.generator.encoder.config
+    shapes = [encoder.config for encoder in model.encoders()]
     recompute = config.train.recompute
     kept = [
         kernel_activations(shape, recompute) if is_gpu else encoder_activations(shape, phase.length, recompute)

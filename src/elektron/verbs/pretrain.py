@@ -79,7 +79,7 @@ def pretrain(config: RunConfig) -> int:
     with locked(config.run):
         runs.refuse_other(config)
         data = _data(config)
-        model = runs.build(config, data.tokenizer)
+        model = runs.build(config, data.tokenizer, data.train.counts(data.index.vocab_size))
         initialise(model, config.seed, config.start)
         if config.init_from and not runs.has_begun(config.run):
             _refuse_other_tokenizer(config, data.tokenizer)
@@ -97,7 +97,9 @@ def pretrain(config: RunConfig) -> int:
             console.print(f"{folder.name}: {folder}")
         console.print(f"report: {write_report(config.run)}")
     if PYTHON_DOCS in config.corpus:
-        _demonstrate(model.eval().discriminator, data.tokenizer, console)
+        discriminator = model.eval().networks().get("discriminator")
+        if isinstance(discriminator, Discriminator):
+            _demonstrate(discriminator, data.tokenizer, console)
     return 0
 
 

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from elektron.config import differences, overlay, read_toml, to_toml
 from elektron.data import tokenizer
 from elektron.data.batches import SPECIALS
@@ -14,7 +16,10 @@ from elektron.interop.huggingface import from_tensors, load_encoder, our_config,
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import Encoder, EncoderConfig
 from elektron.model.initial import Start
-from elektron.objectives.electra import Electra, ElectraConfig, generator_shape
+from elektron.objectives import table
+from elektron.objectives.electra import Electra
+from elektron.objectives.lexicon import lexicon_of
+from elektron.objectives.objective import Objective, ObjectiveConfig, generator_shape
 from elektron.presets import PRESETS
 from elektron.train.checkpoint import FOLDER, all_steps, load, load_newest, restore
 from elektron.train.device import DeviceName
@@ -24,7 +29,7 @@ from elektron.train.schedule import ScheduleConfig
 from elektron.verbs.prepare import PrepareConfig
 
 CONFIG = "config.toml"
-TOKENIZER, DISCRIMINATOR, GENERATOR = "tokenizer", "discriminator", "generator"
+TOKENIZER, DISCRIMINATOR, ENCODER, GENERATOR = "tokenizer", "discriminator", "encoder", "generator"
 _MAY_CHANGE = ("watch.", "device", "data")
 """What a run may be resumed with other values of: the same data may lie elsewhere now."""
 
@@ -58,7 +63,7 @@ class RunConfig(Choice):
     device: DeviceName = "auto"
     """auto: a GPU if there is one."""
     model: EncoderConfig = EncoderConfig()
-    objective: ElectraConfig = ElectraConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     train: TrainConfig = TrainConfig()
@@ -144,14 +149,15 @@ def write_config(config: RunConfig) -> None:
     write_atomically(config.run / CONFIG, to_toml(config).encode())
 
 
-def build(config: RunConfig, tokens: Tokenizer) -> Electra:
-    return Electra(config.model, config.objective, tokens.vocab_size, tokens.specials)
+def build(config: RunConfig, tokens: Tokenizer, counts: np.ndarray | None = None) -> Objective:
+    """`counts` is how often each token occurs, for those who train on it."""
+    return table.build(config.model, config.objective, lexicon_of(tokens, counts))
 
 
 class Opened(NamedTuple):
-    """A trained pair of networks."""
+    """Trained networks."""
 
-    model: Electra
+    model: Objective
     tokenizer: Tokenizer
     step: int
     """Updates it has seen; 0 where nobody knows."""
@@ -195,13 +201,13 @@ class Pretrained(NamedTuple):
 
 
 def open_encoder(path: Path) -> Pretrained:
-    """The discriminator's encoder of a run's newest checkpoint or of the one that is named, or that of any ELECTRA in a
-    Hugging Face folder."""
+    """The encoder of a run's newest checkpoint or of the one that is named, or that of any ELECTRA in a Hugging Face
+    folder."""
     run = path.parent.parent if path.parent.name == FOLDER else path
     if (run / CONFIG).exists():
         opened = _open_run(run, path if run != path else None)
-        return Pretrained(opened.model.discriminator.encoder, opened.tokenizer, opened.step)
-    folder = path / DISCRIMINATOR if (path / DISCRIMINATOR).is_dir() else path
+        return Pretrained(opened.model.encoder, opened.tokenizer, opened.step)
+    folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
     if not (folder / "config.json").exists():
         raise ValueError(f"{path} is neither a run, nor a checkpoint of one, nor a Hugging Face folder")
     found = Pretrained(load_encoder(folder), tokenizer.load(folder, TokenizerConfig()), 0)
@@ -226,7 +232,7 @@ def settings_of(source: str, generator: str) -> dict[str, Any]:
 
 def _settings(large: EncoderConfig, small: EncoderConfig) -> dict[str, Any]:
     width, layers = small.width / large.width, small.layers / large.layers
-    scaled = generator_shape(large, ElectraConfig(generator_width=width, generator_layers=layers))
+    scaled = generator_shape(large, ObjectiveConfig(generator_width=width, generator_layers=layers))
     if (scaled.heads, scaled.feedforward_width) != (small.heads, small.feedforward_width):
         raise ValueError(f"the generator is not the discriminator scaled down: {small}, expected {scaled}")
     return {"model": asdict(large), "objective": {"generator_width": width, "generator_layers": layers}}
@@ -242,7 +248,7 @@ def _folders(path: Path, generator: str) -> tuple[Path, Path | None]:
     return path, Path(generator) if generator else None
 
 
-def load_weights(model: Electra, source: str, generator: str) -> str:
+def load_weights(model: Objective, source: str, generator: str) -> str:
     """Put the weights of --init-from into the model. Returns what was loaded, in words.
 
     The two networks share the discriminator's embeddings: a generator that was trained with others loses its own.
@@ -253,7 +259,9 @@ def load_weights(model: Electra, source: str, generator: str) -> str:
         if saved is None:
             raise ValueError(f"--init-from {path}: the run has no checkpoint yet")
         restore(model, saved.model)
-        return f"both networks of {path}, step {saved.step}"
+        return f"the networks of {path}, step {saved.step}"
+    if not isinstance(model, Electra):
+        raise ValueError(f"--init-from {path}: only ELECTRA begins with exported networks; others with a run's")
     large, small = _folders(path, generator)
     if small is None:
         from_tensors(model.discriminator, read_tensors(large), str(large))

@@ -1,0 +1,67 @@
+"""The stages of a run: most objectives have one; two-stage training freezes and copies networks between its two.
+
+A stage has an optimizer and a schedule of its own, so that what begins to learn in it begins as a run does.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elektron.objectives.objective import Objective, Outcome, Stage
+from elektron.train.device import precision
+from elektron.train.optimizer import Optimizer, OptimizerConfig
+from elektron.train.step import Updates
+
+
+class Stretch(NamedTuple):
+    """A stage under way: its first step, the one after its last, and who makes its updates."""
+
+    begin: int
+    end: int
+    optimizer: Optimizer
+    update: Updates
+
+    def give_back(self, model: Objective) -> None:
+        """Let the model have its parameters in full precision again."""
+        weights = self.optimizer.weights()
+        for name, parameter in model.named_parameters():
+            parameter.grad = None
+            parameter.data = weights[name].clone()
+
+
+def begins(stages: tuple[Stage, ...], total: int) -> list[int]:
+    """The first step of each stage, and the end of the last."""
+    shares = [stage.share for stage in stages]
+    return [round(total * sum(shares[:number]) / sum(shares)) for number in range(len(shares) + 1)]
+
+
+def stage_at(stages: tuple[Stage, ...], step: int, total: int) -> int:
+    """The number of the stage that `step` is in; a run that is over is in its last."""
+    return max(number for number, begin in enumerate(begins(stages, total)[:-1]) if begin <= step)
+
+
+def begin_stage(
+    model: Objective, number: int, step: int, total: int, config: OptimizerConfig, seed: int, accumulate: int
+) -> Stretch:
+    """Enter a stage at its first step, or where a checkpoint left it."""
+    stage, (begin, end) = model.stages[number], begins(model.stages, total)[number : number + 2]
+    model.stage = number
+    if step == begin:
+        _inherit(model, stage)
+    device = next(model.parameters()).device
+    optimizer = Optimizer(model, config, precision(device), lambda name: float(name.startswith(stage.learns)))
+
+    def forward(original: Tensor, segments: Tensor, keys: Tensor, step: Tensor) -> Outcome:
+        return model(original, segments, keys, step / total)
+
+    return Stretch(begin, end, optimizer, Updates(forward, optimizer, seed, accumulate, device))
+
+
+@torch.no_grad()
+def _inherit(model: Objective, stage: Stage) -> None:
+    parameters = dict(model.named_parameters())
+    for heir, source in stage.inherits:
+        for name, parameter in parameters.items():
+            if name.startswith(heir):
+                parameter.copy_(parameters[source + name.removeprefix(heir)])
