@@ -36,9 +36,10 @@ _WIDTHS = (16, 32, 64, 128)
 
 
 def attention(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tensor | None) -> Tensor:
-    """[B, T, 3 * H * d] -> [B, T, H * d]. The last dimension of `qkv` is ordered (3, H, d); `mask` [B, T] is True
-    where a key may be seen, None when all may; `keys` [B] are the rows' noise, None when nothing is to be dropped."""
-    if runs_on(qkv) and fits(qkv, qkv.shape[-1] // (3 * heads)):
+    """[B, T, 3 * H * d] -> [B, T, H * d]. The last dimension of `qkv` is ordered (3, H, d); `mask` is True where a key
+    may be seen, by all queries [B, T] or by each its own [B, T, T], which is slower; None when all may; `keys` [B] are
+    the rows' noise, None when nothing is to be dropped."""
+    if runs_on(qkv) and (mask is None or mask.ndim == 2) and fits(qkv, qkv.shape[-1] // (3 * heads)):
         return _Attention.apply(qkv.contiguous(), heads, mask, rate, keys)  # pyright: ignore[reportReturnType]
     return plain_attention(qkv, heads, mask, rate, keys)
 
@@ -46,9 +47,11 @@ def attention(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: T
 def plain_attention(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tensor | None) -> Tensor:
     rows, length, _ = qkv.shape
     q, k, v = qkv.view(rows, length, 3, heads, -1).permute(2, 0, 3, 1, 4)  # [B, H, T, d] each
-    alive = None if mask is None else mask.any(-1)[:, None, None]  # [B, 1, 1]
-    if mask is not None and alive is not None:
-        mask = (mask[:, None] | ~alive)[:, None]  # [B, 1, 1, T]: no softmax over nothing, which would be nan
+    alive = None
+    if mask is not None:
+        mask = mask if mask.ndim == 3 else mask[:, None]  # [B, T or 1, T]
+        alive = mask.any(-1, keepdim=True)  # [B, T or 1, 1]
+        mask = (mask | ~alive)[:, None]  # [B, 1, T or 1, T]: no softmax over nothing, which would be nan
     if keys is None or rate == 0:
         out = F.scaled_dot_product_attention(q, k, v, mask)
     else:

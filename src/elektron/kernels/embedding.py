@@ -62,7 +62,10 @@ def plainly_embedded(
     rate: float,
     keys: Tensor | None,
 ) -> Tensor:
-    x = F.embedding(tokens, word) + position[: tokens.shape[1]] + F.embedding(segments, segment)  # [B, T, E]
+    """The same; tokens may be vectors [B, T, E] already, and so may positions."""
+    words = tokens if tokens.ndim == 3 else F.embedding(tokens, word)
+    places = position if position.ndim == 3 else position[: tokens.shape[1]]
+    x = words + places + F.embedding(segments, segment)  # [B, T, E]
     normed = F.layer_norm(x.to(norm_weight.dtype), norm_weight.shape, norm_weight, norm_bias, epsilon)
     return dropout(normed.to(word.dtype), rate, keys)
 

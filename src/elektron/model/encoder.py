@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from elektron.kernels.attention import attention
 from elektron.kernels.counters import dropout, fold
-from elektron.kernels.embedding import embed
+from elektron.kernels.embedding import embed, plainly_embedded
 from elektron.kernels.layer import LayerWeights, Setting
 from elektron.kernels.layers import fits, run_layers
 from elektron.kernels.products import linear
@@ -74,13 +74,23 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(SEGMENTS, config.embedding_width)
         self.norm = Norm(config.embedding_width, NORM_EPSILON)
 
-    def forward(self, tokens: Tensor, segments: Tensor, rate: float = 0.0, keys: Tensor | None = None) -> Tensor:
-        """[B, T] -> [B, T, E], with dropout of `rate` if there are `keys` [B]."""
+    def forward(
+        self,
+        tokens: Tensor,
+        segments: Tensor,
+        rate: float = 0.0,
+        keys: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """[B, T] -> [B, T, E], with dropout of `rate` if there are `keys` [B]; at the positions `places` [B, T], or
+        else at the first T. Tokens may also be mixtures of words, [B, T, E]."""
         length, longest = tokens.shape[1], self.position.num_embeddings
-        if length > longest:
+        if places is None and length > longest:
             raise ValueError(f"rows of {length} tokens are longer than the model's {longest} positions")
-        tables = self.word.weight, self.position.weight, self.segment.weight
-        return embed(tokens, segments, *tables, self.norm.weight, self.norm.bias, NORM_EPSILON, rate, keys)
+        position = self.position.weight if places is None else F.embedding(places, self.position.weight)
+        norm = self.norm.weight, self.norm.bias, NORM_EPSILON, rate, keys
+        given = tokens, segments, self.word.weight, position, self.segment.weight
+        return embed(*given, *norm) if tokens.ndim == position.ndim == 2 else plainly_embedded(*given, *norm)
 
 
 class Layer(nn.Module):
@@ -126,13 +136,19 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
 
     def forward(
-        self, tokens: Tensor, segments: Tensor, attention_mask: Tensor | None = None, keys: Tensor | None = None
+        self,
+        tokens: Tensor,
+        segments: Tensor,
+        attention_mask: Tensor | None = None,
+        keys: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
-        """[B, T] tokens -> [B, T, D]. `attention_mask` is 1 where a token is to be seen, None when all are; `keys` [B]
-        are the rows' noise, None when nothing is to be dropped."""
+        """[B, T] tokens -> [B, T, D]. `attention_mask` is 1 where a token is to be seen, [B, T] or by each its own
+        [B, T, T], None when all are; `keys` [B] are the rows' noise, None when nothing is to be dropped; `places`
+        [B, T] are the tokens' positions, where these are not 0, 1, 2, ..."""
         mask = None if attention_mask is None else attention_mask.bool()
         noise = self._noise(keys)
-        x = self.embeddings(tokens, segments, self.config.dropout, noise[-1])
+        x = self.embeddings(tokens, segments, self.config.dropout, noise[-1], places)
         if isinstance(self.project, nn.Linear):
             x = linear(x, self.project.weight, self.project.bias)
         return self._layers(x, mask, noise[:-1])
@@ -141,7 +157,7 @@ class Encoder(nn.Module):
         config = self.config
         setting = Setting(config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute)
         weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
-        if fits(x, setting, weights[0].up):
+        if (mask is None or mask.ndim == 2) and fits(x, setting, weights[0].up):
             return run_layers(x, weights, mask, noise, setting)
         for layer, layer_noise in zip(self.layers, noise, strict=True):
             if self.recompute and torch.is_grad_enabled():
