@@ -16,7 +16,19 @@ from elektron.model.encoder import Encoder, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.objectives.lexicon import Lexicon
 
-Kind = Literal["electra", "electra-15", "mlm", "replace-mlm", "all-tokens-mlm"]
+Kind = Literal[
+    "electra",
+    "electra-15",
+    "mlm",
+    "replace-mlm",
+    "all-tokens-mlm",
+    "electric",
+    "two-stage",
+    "adversarial",
+    "gumbel",
+    "span",
+    "corrective",
+]
 Masking = Literal["uniform", "whole-word", "span", "frequency"]
 
 
