@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-gpu lint types format clean
+.PHONY: quickstart test test-all test-gpu lint types format clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain
 
 test: .venv/test lint types
 	$(BIN)/pytest
+
+# Beside these the products of all choices of all objectives, in minutes.
+test-all: test
+	$(BIN)/pytest -m grid
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test

@@ -9,6 +9,7 @@ VERBS = {
     "prepare": "turn text into shards of tokens",
     "pretrain": "train an encoder: from shards, or from text directly",
     "evaluate": "held-out metrics of a run or an exported folder",
+    "compare": "several objectives with one budget: a table and a plot",
     "finetune": "teach an encoder a task and tell how well it does",
     "export": "write a run as Hugging Face folders",
     "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",

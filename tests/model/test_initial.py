@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def looks_at(encoder: Encoder) -> list[list[tuple[int, float]]]:
 )
 @torch.no_grad()
 def test_local_heads_look_at_their_neighbours(shape, generator_width):
-    model = Electra(shape, ObjectiveConfig(generator_width=generator_width), Lexicon(Specials(0, 1, 2, 3, 4), 50))
+    model: Any = Electra(shape, ObjectiveConfig(generator_width=generator_width), Lexicon(Specials(0, 1, 2, 3, 4), 50))
     initialise(model, 0, "local")
     for encoder in (model.discriminator.encoder, model.generator.encoder):
         for number, heads in enumerate(looks_at(encoder)):

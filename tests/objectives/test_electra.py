@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ VOCABULARY = 40
 ROWS, LENGTH = 4, 20
 
 
-def make_model(config: ObjectiveConfig = ObjectiveConfig(), shape: EncoderConfig = SHAPE) -> Electra:
+def make_model(config: ObjectiveConfig = ObjectiveConfig(), shape: EncoderConfig = SHAPE) -> Any:
     model = Electra(shape, config, Lexicon(SPECIALS, VOCABULARY))
     initialise(model, 0)
     with torch.no_grad():  # away from the beginning, where all logits are nearly zero

@@ -62,10 +62,17 @@ class Spoken(NamedTuple):
 
 
 def speak(
-    features: Tensor, table: Tensor, bias: Tensor, targets: Tensor, temperature: float, allowed: bool, keys: Tensor
+    features: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    temperature: float | Tensor,
+    allowed: bool,
+    keys: Tensor,
 ) -> Spoken:
     """Losses of the targets [N], samples and hits, from features [N, E]. The target itself is never sampled unless
-    `allowed`; `keys` [N] are the rows' noise. Only the losses carry a gradient."""
+    `allowed`; `keys` [N] are the rows' noise. Only the losses carry a gradient. A temperature that changes from step to
+    step is a tensor."""
     if _fits(features, table, bias):
         return Spoken(*_Speak.apply(features, table, bias, targets, temperature, allowed, keys))
     logits = F.linear(features, table, bias.to(table.dtype)).float()  # [N, V]
@@ -76,12 +83,13 @@ def speak(
     return Spoken(losses, sampled, hits)
 
 
-def sample(logits: Tensor, temperature: float, forbidden: Tensor | None, keys: Tensor) -> Tensor:
+def sample(logits: Tensor, temperature: float | Tensor, forbidden: Tensor | None, keys: Tensor) -> Tensor:
     """A token for each row of logits [N, V] from softmax(logits / temperature); never the one in `forbidden` [N]."""
-    z = F.pad(logits / (temperature or 1.0), (0, -logits.shape[-1] % BLOCK), value=-torch.inf)
+    is_best = not isinstance(temperature, Tensor) and temperature == 0
+    z = F.pad(logits if is_best else logits / temperature, (0, -logits.shape[-1] % BLOCK), value=-torch.inf)
     if forbidden is not None:
         z.scatter_(-1, forbidden[:, None], -torch.inf)
-    if temperature == 0:
+    if is_best:
         return z.argmax(-1)
     z = z.unflatten(-1, (-1, BLOCK))  # [N, blocks, BLOCK]
     block = gumbel(elements(fold(keys, _OF_BLOCKS), z.shape[1])).add(z.logsumexp(-1)).argmax(-1)
@@ -98,8 +106,16 @@ def _fits(features: Tensor, table: Tensor, bias: Tensor) -> bool:
         and features.shape[0] > 0
         and features.shape[1] % 16 == 0
         and table.is_contiguous()
+        and table.is_leaf
         and table.requires_grad == bias.requires_grad
     )
+
+
+def _sharpness(temperature: float | Tensor, like: Tensor) -> Tensor:
+    """[1] what logits are multiplied by. A graph that is replayed reads it from memory."""
+    if isinstance(temperature, Tensor):
+        return temperature.float().reciprocal().reshape(1)
+    return torch.full((1,), 1.0 / temperature if temperature else _SHARPEST, device=like.device)
 
 
 class _Speak(torch.autograd.Function):
@@ -112,14 +128,14 @@ class _Speak(torch.autograd.Function):
         table: Tensor,
         bias: Tensor,
         targets: Tensor,
-        temperature: float,
+        temperature: float | Tensor,
         allowed: bool,
         keys: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         features, targets, keys = features.contiguous(), targets.contiguous(), keys.contiguous()
         (count, width), size = features.shape, table.shape[0]
         rows, blocks, part = triton.cdiv(count, _ROWS), triton.cdiv(size, BLOCK), _part(features)
-        tempered, sharpness = temperature != 1.0, 1.0 / temperature if temperature else _SHARPEST
+        tempered, sharpness = isinstance(temperature, Tensor) or temperature != 1.0, _sharpness(temperature, features)
         run = _run(rows, blocks, _guests(features) * PROCESSORS)
         tops, sums, *rest = features.new_empty(2 + tempered, count, blocks, dtype=torch.float32)
         warm = rest[0] if tempered else sums
@@ -312,6 +328,7 @@ def _sweep_kernel(
 
     Logits are scaled for exp2, the hardware's own; Triton
     would begin a bare product with a bias added to it, and so wait for the bias."""
+    sharp = tl.load(coldness)
     start = tl.program_id(0) * ROWS
     rows = start + tl.arange(0, ROWS)
     x = _tile(features, start, ROWS, count, 0, E, PART)  # not read where the features come in slices
@@ -335,7 +352,7 @@ def _sweep_kernel(
         tl.store(tops + places, top * 0.6931471805599453, inside)
         tl.store(sums + places, tl.sum(tl.exp2(logits - level[:, None]), 1), inside)
         if TEMPERED:
-            cold = tl.exp2((logits - level[:, None]) * coldness)
+            cold = tl.exp2((logits - level[:, None]) * sharp)
             tl.store(warm + places, tl.sum(cold, 1), inside)
 
 
@@ -348,6 +365,7 @@ def _choose_kernel(
 ):  # fmt: skip
     """A row's loss, its logsumexp, whether the target is the best, a block, and a word of the block, whose logits are
     made once more."""
+    sharp = tl.load(coldness)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < count
     target = tl.load(targets + rows, inside, 0).to(tl.int32)
@@ -375,18 +393,18 @@ def _choose_kernel(
         hit = mine >= best
     tl.store(hits + rows, hit, inside)
 
-    noisy = top * coldness + tl.log(tl.load(warm + places, there, 0.0)) + _noise(key, OF_BLOCKS, numbers)
+    noisy = top * sharp + tl.log(tl.load(warm + places, there, 0.0)) + _noise(key, OF_BLOCKS, numbers)
     block = tl.argmax(noisy, 1)
     numbers = tl.arange(0, BLOCK)
     words = block[:, None] * BLOCK + numbers[None, :]
     # noise joins the biases first, whose threads are all different; those of a sum over E would each make it again
-    noisy = _biases(bias, words, size) * coldness + _noise(key, OF_WORDS, numbers)
+    noisy = _biases(bias, words, size) * sharp + _noise(key, OF_WORDS, numbers)
     for column in range(0, E, PART):
         x = _lines(features, rows, count, column, E, PART)
         columns = column + tl.arange(0, PART)
         entries = table + words[:, :, None].to(tl.int64) * E + columns[None, None, :]
         w = tl.load(entries, (words < size)[:, :, None] & (columns < E)[None, None, :], 0.0)
-        noisy += tl.sum(w.to(tl.float32) * x[:, None, :], 2) * coldness
+        noisy += tl.sum(w.to(tl.float32) * x[:, None, :], 2) * sharp
     if not ALLOWED:
         noisy = tl.where(words == target[:, None], float("-inf"), noisy)
     word = block * BLOCK + tl.argmax(noisy, 1)

@@ -65,14 +65,30 @@ class Norm(nn.LayerNorm):
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment tables and their norm: what the two networks share."""
+    """Word, position and segment tables and their norm: what the two networks share.
 
-    def __init__(self, vocab_size: int, config: EncoderConfig) -> None:
+    They may share the words alone, or one may have them as another's that stand still for it, and differences of its
+    own (gradient-disentangled embedding sharing: He et al., 2021, arXiv 2111.09543)."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        config: EncoderConfig,
+        word: nn.Embedding | None = None,
+        beneath: nn.Embedding | None = None,
+    ) -> None:
+        """`word` is a table to share; `beneath` one to add differences to."""
         super().__init__()
-        self.word = nn.Embedding(vocab_size, config.embedding_width)
+        self.word = nn.Embedding(vocab_size, config.embedding_width) if word is None else word
+        self.beneath = beneath
         self.position = nn.Embedding(config.positions, config.embedding_width)
         self.segment = nn.Embedding(SEGMENTS, config.embedding_width)
         self.norm = Norm(config.embedding_width, NORM_EPSILON)
+
+    @property
+    def table(self) -> Tensor:
+        """[V, E] the vectors of words."""
+        return self.word.weight if self.beneath is None else self.beneath.weight.detach() + self.word.weight
 
     def forward(
         self,
@@ -89,8 +105,9 @@ class Embeddings(nn.Module):
             raise ValueError(f"rows of {length} tokens are longer than the model's {longest} positions")
         position = self.position.weight if places is None else F.embedding(places, self.position.weight)
         norm = self.norm.weight, self.norm.bias, NORM_EPSILON, rate, keys
-        given = tokens, segments, self.word.weight, position, self.segment.weight
-        return embed(*given, *norm) if tokens.ndim == position.ndim == 2 else plainly_embedded(*given, *norm)
+        given = tokens, segments, self.table, position, self.segment.weight
+        is_plain = tokens.ndim == 3 or position.ndim == 3 or self.beneath is not None
+        return plainly_embedded(*given, *norm) if is_plain else embed(*given, *norm)
 
 
 class Layer(nn.Module):

@@ -3,6 +3,8 @@
 Shapes in comments: B rows, T tokens of a row, N gathered tokens, E embedding width, D width, V vocabulary.
 """
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,15 +31,16 @@ class GeneratorHead(nn.Module):
 class Generator(nn.Module):
     """Proposes tokens: a masked language model."""
 
-    def __init__(self, config: EncoderConfig, embeddings: Embeddings) -> None:
+    def __init__(self, config: EncoderConfig, embeddings: Embeddings, encoder: Encoder | None = None) -> None:
+        """With an encoder of its own, or on top of another network's."""
         super().__init__()
-        self.encoder = Encoder(config, embeddings)
+        self.encoder = Encoder(config, embeddings) if encoder is None else encoder
         self.head = GeneratorHead(config.width, embeddings)
 
     @property
     def table(self) -> Tensor:
         """[V, E] what features are compared with: the embeddings of the vocabulary."""
-        return self.encoder.embeddings.word.weight
+        return self.encoder.embeddings.table
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Scores of the vocabulary at every token: [B, T, V]."""
@@ -55,6 +58,12 @@ class DiscriminatorHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.score(self._features(hidden)).squeeze(-1)  # [..., D] -> [...]
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """The same in float32, whatever the network computes in: for losses that add to a score."""
+        features, parameters = self._features(hidden), (self.score.weight, self.score.bias)
+        dtype = torch.promote_types(features.dtype, torch.float32)
+        return F.linear(features.to(dtype), *(parameter.to(dtype) for parameter in parameters)).squeeze(-1)
 
     def judge(self, hidden: Tensor, replaced: Tensor) -> Judged:
         """Scores, and how they agree with `replaced`: [..., D], [...]."""
@@ -86,3 +95,18 @@ class Discriminator(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """The logit of "replaced" at every token: [B, T]."""
         return self.head(self.encoder(input_ids, token_type_ids, attention_mask))
+
+
+Network = TypeVar("Network", Discriminator, Generator)
+
+
+def merged(network: Network) -> Network:
+    """The network with one table of words, where it had another's and differences to it; or else itself."""
+    embeddings, shape = network.encoder.embeddings, network.encoder.config
+    if embeddings.beneath is None:
+        return network
+    size = embeddings.word.num_embeddings
+    plain = type(network)(shape, Embeddings(size, shape)).to(embeddings.word.weight.device)
+    state = {name: tensor for name, tensor in network.state_dict().items() if ".beneath." not in name}
+    plain.load_state_dict(state | {"encoder.embeddings.word.weight": embeddings.table.detach()})
+    return plain.train(network.training)

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from elektron.model.encoder import Encoder, Layer
+from elektron.model.encoder import Embeddings, Encoder, Layer
 
 Start = Literal["original", "local"]
 
@@ -39,6 +39,9 @@ def initialise(network: nn.Module, seed: int, start: Start = "original") -> None
             nn.init.xavier_uniform_(parameter, generator=noise)
         else:
             nn.init.trunc_normal_(parameter, 0.0, DEVIATION, -2 * DEVIATION, 2 * DEVIATION, generator=noise)
+    for module in network.modules():
+        if isinstance(module, Embeddings) and module.beneath is not None:
+            module.word.weight.zero_()  # differences to what lies beneath
     if start == "local":
         _look_around([module for module in network.modules() if isinstance(module, Encoder)], noise)
 

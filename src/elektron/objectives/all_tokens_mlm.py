@@ -13,15 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elektron.kernels.counters import elements
-from elektron.kernels.masking import corrupt, masked_count
+from elektron.kernels.masking import corrupt
 from elektron.model.cost import PASSES, encoder_flops
-from elektron.model.encoder import Embeddings, EncoderConfig
-from elektron.model.heads import CopyHead, Discriminator, Generator
+from elektron.model.encoder import EncoderConfig
+from elektron.model.heads import CopyHead, Discriminator, Generator, merged
 from elektron.objectives import proposing
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.mlm import NAMED, encoder_metrics
-from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
-from elektron.objectives.proposing import generator_metrics, named, naming_flops, propose
+from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.proposing import (
+    generator_metrics,
+    make_proposer,
+    named,
+    naming_flops,
+    propose,
+    proposing_flops,
+    shared_embeddings,
+)
 
 
 class AllTokensMLM(Objective):
@@ -32,14 +40,16 @@ class AllTokensMLM(Objective):
     def __init__(self, shape: EncoderConfig, config: ObjectiveConfig, lexicon: Lexicon) -> None:
         super().__init__()
         self.config, self.lexicon = config, lexicon
-        embeddings = Embeddings(lexicon.size, shape)
-        self.network = Generator(shape, embeddings)
+        large, small = shared_embeddings(shape, config, lexicon.size)
+        self.network = Generator(shape, large)
         self.gate = CopyHead(shape.width)
-        self.generator = Generator(generator_shape(shape, config), embeddings)
+        self.generator = make_proposer(shape, config, small, self.network.encoder)
+        if config.generator == "frozen":
+            self.stages = (Stage(learns=("network.", "gate.")),)
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
-        proposed = propose(self.generator, config, self.lexicon, original, segments, noise)
+        proposed = propose(self.generator, config, self.lexicon, original, segments, noise, progress)
         corrupted, replaced = corrupt(original, proposed.positions, proposed.sampled)
         hidden = self.network.encoder(corrupted, segments, keys=noise.encoder)  # [B, T, D]
         trust = self.gate(hidden).float()  # [B, T] the logit of D
@@ -60,15 +70,13 @@ class AllTokensMLM(Objective):
         return {"loss": loss, **found, "replaced_rate": tallies["replaced"] / tallies["named"]}
 
     def flops_per_token(self, length: int) -> float:
-        large, small = self.network.encoder.config, self.generator.encoder.config
-        masked = masked_count(length, self.config.mask_rate) / length
-        heads = (
-            naming_flops(large, self.lexicon.size) + 2 * large.width + masked * naming_flops(small, self.lexicon.size)
-        )
-        return PASSES * (encoder_flops(large, length) + encoder_flops(small, length) + heads)
+        shape, words = self.network.encoder.config, self.lexicon.size
+        network = PASSES * (encoder_flops(shape, length) + naming_flops(shape, words) + 2 * shape.width)
+        return network + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        return {"encoder": self.network, "generator": self.generator}
+        found: dict[str, Discriminator | Generator] = {"encoder": merged(self.network)}
+        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})
 
 
 def copied_losses(trust: Tensor, losses: Tensor, replaced: Tensor) -> Tensor:

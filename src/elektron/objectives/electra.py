@@ -16,73 +16,100 @@ import torch
 from torch import Tensor
 
 from elektron.kernels.judging import Judged
-from elektron.kernels.masking import corrupt, masked_count, picked
+from elektron.kernels.masking import Corrupted, corrupt, covered, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
-from elektron.model.encoder import Embeddings, EncoderConfig
-from elektron.model.heads import Discriminator, Generator
-from elektron.objectives import proposing
+from elektron.model.encoder import EncoderConfig
+from elektron.model.heads import Discriminator, Generator, merged
+from elektron.objectives import proposing, sentences
 from elektron.objectives.lexicon import Lexicon
-from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
-from elektron.objectives.proposing import generator_metrics, naming_flops, propose
+from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.proposing import (
+    Proposed,
+    generator_metrics,
+    make_proposer,
+    propose,
+    proposing_flops,
+    shared_embeddings,
+)
+from elektron.objectives.sentences import SentenceHead, sentence_metrics, spared
 
 JUDGED = ("tokens", "discriminator_loss", "discriminator_hits", "flagged", "replaced", "caught")
 
 
 class Electra(Objective):
-    """The two networks, with one set of embeddings, and their loss."""
-
-    tallies = (*proposing.TALLIES, *JUDGED)
+    """The two networks and their loss."""
 
     def __init__(self, shape: EncoderConfig, config: ObjectiveConfig, lexicon: Lexicon) -> None:
         super().__init__()
         self.config, self.lexicon = config, lexicon
-        embeddings = Embeddings(lexicon.size, shape)
-        self.discriminator = Discriminator(shape, embeddings)
-        self.generator = Generator(generator_shape(shape, config), embeddings)
+        large, small = shared_embeddings(shape, config, lexicon.size)
+        self.discriminator = Discriminator(shape, large)
+        self.generator = make_proposer(shape, config, small, self.discriminator.encoder)
+        self.sentence = SentenceHead(shape.width) if config.sentence_weight else None
+        self.tallies = *proposing.TALLIES, *JUDGED, *(sentences.TALLIES if self.sentence else ())
+        if config.generator == "frozen":
+            self.stages = (Stage(learns=("discriminator.", "sentence.")),)
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
         # mask, generate and sample
-        proposed = propose(self.generator, config, self.lexicon, original, segments, noise)
-        # label: a sample that is the original token is an original token
-        corrupted, replaced = corrupt(original, proposed.positions, proposed.sampled)
+        proposed = propose(self.generator, config, self.lexicon, original, segments, noise, progress)
+        # label
+        found = labelled(config, original, proposed)
+        touched = None
+        if self.sentence is not None:
+            found, touched = spared(original, found, noise.sentences)
         # discriminate
-        judged = self._judge(corrupted, segments, replaced, proposed.positions, noise)
+        hidden = self.discriminator.encoder(found.corrupted, segments, keys=noise.encoder)
+        judged, labels = self._judge(hidden, found.replaced, proposed.positions)
         # weigh
         loss = (
             config.generator_weight * proposed.loss / proposed.targets.numel()
             + config.discriminator_weight * judged.loss / judged.scores.numel()
         )
-        tallies = torch.cat([proposed.tallies, judged_tallies(judged)])
-        return Outcome(loss, tallies, judged.scores, self._of_judged(replaced, proposed.positions))
+        tallies = [proposed.tallies, judged_tallies(judged)]
+        if self.sentence is not None and touched is not None:
+            told, of_rows = self.sentence(hidden, touched)
+            loss = loss + config.sentence_weight * told / len(original)
+            tallies.append(of_rows)
+        return Outcome(loss, torch.cat(tallies), judged.scores, labels)
 
-    def _judge(self, corrupted: Tensor, segments: Tensor, replaced: Tensor, positions: Tensor, noise: Noise) -> Judged:
-        hidden = self.discriminator.encoder(corrupted, segments, keys=noise.encoder)
+    def _judge(self, hidden: Tensor, replaced: Tensor, positions: Tensor) -> tuple[Judged, Tensor]:
+        """What the discriminator says, and what is true: [B, T], or [B, K] where only these are judged."""
         if self.config.kind == "electra-15":
-            hidden = picked(hidden, positions)
-        return self.discriminator.head.judge(hidden, self._of_judged(replaced, positions))
-
-    def _of_judged(self, replaced: Tensor, positions: Tensor) -> Tensor:
-        """The labels [B, T], or [B, K] where only these are judged."""
-        return replaced.gather(1, positions) if self.config.kind == "electra-15" else replaced
+            hidden, replaced = picked(hidden, positions), replaced.gather(1, positions)
+        return self.discriminator.head.judge(hidden, replaced), replaced
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        found = generator_metrics(tallies) | discriminator_metrics(tallies)
+        config, found = self.config, generator_metrics(tallies) | discriminator_metrics(tallies)
         loss = (
-            self.config.generator_weight * found["generator_loss"]
-            + self.config.discriminator_weight * found["discriminator_loss"]
+            config.generator_weight * found["generator_loss"]
+            + config.discriminator_weight * found["discriminator_loss"]
         )
+        if self.sentence is not None:
+            found |= sentence_metrics(tallies)
+            loss += config.sentence_weight * found["sentence_loss"]
         return {"loss": loss, **found}
 
     def flops_per_token(self, length: int) -> float:
-        large, small = self.discriminator.encoder.config, self.generator.encoder.config
-        masked = masked_count(length, self.config.mask_rate) / length
-        judged = masked if self.config.kind == "electra-15" else 1.0
-        heads = judged * judging_flops(large) + masked * naming_flops(small, self.lexicon.size)
-        return PASSES * (encoder_flops(large, length) + encoder_flops(small, length) + heads)
+        large, words = self.discriminator.encoder.config, self.lexicon.size
+        judged = masked_count(length, self.config.mask_rate) / length if self.config.kind == "electra-15" else 1.0
+        discriminator = PASSES * (encoder_flops(large, length) + judged * judging_flops(large))
+        return discriminator + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        return {"discriminator": self.discriminator, "generator": self.generator}
+        found: dict[str, Discriminator | Generator] = {"discriminator": merged(self.discriminator)}
+        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})
+
+
+def labelled(config: ObjectiveConfig, original: Tensor, proposed: Proposed) -> Corrupted:
+    """The corrupted row, and which of its tokens count as replaced: a sample that is the original token is an original
+    token, unless the config says otherwise."""
+    found = corrupt(original, proposed.positions, proposed.sampled)
+    if config.equal == "original":
+        return found
+    everywhere = torch.ones_like(proposed.positions)
+    return found._replace(replaced=covered(proposed.positions, everywhere, original.shape[1]))
 
 
 def judged_tallies(judged: Judged) -> Tensor:

@@ -30,6 +30,8 @@ Kind = Literal[
     "corrective",
 ]
 Masking = Literal["uniform", "whole-word", "span", "frequency"]
+Source = Literal["masked", "two-tower", "uniform", "unigram", "tied", "frozen"]
+Sharing = Literal["all-embeddings", "token-embeddings", "none", "gdes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,24 @@ class ObjectiveConfig:
     """How positions are chosen; the paper's code draws with replacement."""
     masking: Masking = "uniform"
     """Which tokens are chosen: any, whole words, stretches, or rare ones more often."""
+    rarity: float = 0.5
+    """With masking by frequency: a token's chances are its frequency to the power of minus this."""
     temperature: float = 1.0
     """The generator's logits are divided by this when it samples; 0: it says its best guess."""
+    first_temperature: float = 0.0
+    """What the temperature begins with, to fall geometrically over the run; 0: it is the same throughout."""
     disallow_correct: bool = False
     """Never sample the original token."""
+    equal: Literal["original", "replaced"] = "original"
+    """What a sample that is the original token counts as; 'replaced' is a GAN's view."""
+    sentence_weight: float = 0.0
+    """Weight of telling by [CLS] whether any token of the row was replaced; a fifth of the rows is then left alone."""
+    generator: Source = "masked"
+    """Who proposes tokens: a small masked LM; two towers that read from both ends; nobody, tokens being drawn from all
+    alike or by their frequency; the large encoder itself; or a network that was trained before (--init-generator)."""
+    sharing: Sharing = "all-embeddings"
+    """What generator and encoder share: all embeddings with their norm, the words', none; or gdes, the words', which
+    stand still for the encoder and to which it adds differences."""
     generator_weight: float = 1.0
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
@@ -58,6 +74,20 @@ class ObjectiveConfig:
     """Width, heads and feed-forward width of the generator, as a fraction of the discriminator's."""
     generator_layers: float = 1.0
     """Layers of the generator, as a fraction of the discriminator's."""
+    span_mean: float = 3.0
+    """Mean length of the stretches that are hidden as a whole, before the longest are cut."""
+    span_longest: int = 6
+    """Tokens of the longest stretch; a span objective's generator samples so many times in turn."""
+    contrast_temperature: float = 1.0
+    """What the likeness of two rows is divided by before rows are told apart."""
+    contrast_weight: float = 1.0
+    """Weight of the loss of telling rows apart."""
+    inherits: bool = True
+    """Two-stage: the discriminator begins as a copy of the generator; without the copy it may never learn anything."""
+    gumbel_start: float = 2.0
+    """Gumbel: temperature of the generator's soft samples when the run begins; it falls geometrically."""
+    gumbel_end: float = 0.5
+    """Gumbel: the same when the run ends."""
 
     def __post_init__(self) -> None:
         if not 0 < self.mask_rate < 1:
@@ -66,6 +96,17 @@ class ObjectiveConfig:
             raise ValueError(f"--objective.keep-rate lies in [0, 1], not {self.keep_rate}")
         if not self.temperature >= 0:
             raise ValueError(f"--objective.temperature must not be negative: {self.temperature}")
+        if self.first_temperature and not (self.first_temperature > 0 and self.temperature > 0):
+            raise ValueError("--objective.first-temperature falls from above 0 to a temperature above 0")
+        if not self.span_mean >= 1:
+            raise ValueError(f"--objective.span-mean is at least 1 token, not {self.span_mean}")
+        if self.span_longest < 1:
+            raise ValueError(f"--objective.span-longest is at least 1 token, not {self.span_longest}")
+        if not self.contrast_temperature > 0:
+            raise ValueError(f"--objective.contrast-temperature must be positive, not {self.contrast_temperature}")
+        for name in ("gumbel_start", "gumbel_end"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"--objective.{name.replace('_', '-')} must be positive, not {getattr(self, name)}")
 
 
 class Outcome(NamedTuple):
@@ -138,12 +179,16 @@ class Noise(NamedTuple):
     samples: Tensor
     generator: Tensor | None
     encoder: Tensor | None
+    sentences: Tensor
+    units: Tensor
+    crop: Tensor
+    second: Tensor | None  # of an encoder that reads twice
 
 
 def noise_of(keys: Tensor, is_training: bool) -> Noise:
     sites = torch.arange(len(Noise._fields), dtype=torch.int32, device=keys.device)[:, None]
     noise = Noise(*fold(keys, sites))
-    return noise if is_training else noise._replace(generator=None, encoder=None)
+    return noise if is_training else noise._replace(generator=None, encoder=None, second=None)
 
 
 def generator_shape(shape: EncoderConfig, config: ObjectiveConfig) -> EncoderConfig:

@@ -13,13 +13,21 @@ from torch import Tensor
 from elektron.kernels.counters import elements
 from elektron.kernels.masking import corrupt, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
-from elektron.model.encoder import Embeddings, EncoderConfig
-from elektron.model.heads import Discriminator, Generator
+from elektron.model.encoder import EncoderConfig
+from elektron.model.heads import Discriminator, Generator, merged
 from elektron.objectives import proposing
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.mlm import NAMED, encoder_metrics, named_tallies
-from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
-from elektron.objectives.proposing import generator_metrics, named, naming_flops, propose
+from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.proposing import (
+    generator_metrics,
+    make_proposer,
+    named,
+    naming_flops,
+    propose,
+    proposing_flops,
+    shared_embeddings,
+)
 
 
 class ReplaceMLM(Objective):
@@ -30,13 +38,15 @@ class ReplaceMLM(Objective):
     def __init__(self, shape: EncoderConfig, config: ObjectiveConfig, lexicon: Lexicon) -> None:
         super().__init__()
         self.config, self.lexicon = config, lexicon
-        embeddings = Embeddings(lexicon.size, shape)
-        self.network = Generator(shape, embeddings)
-        self.generator = Generator(generator_shape(shape, config), embeddings)
+        large, small = shared_embeddings(shape, config, lexicon.size)
+        self.network = Generator(shape, large)
+        self.generator = make_proposer(shape, config, small, self.network.encoder)
+        if config.generator == "frozen":
+            self.stages = (Stage(learns=("network.",)),)
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
-        proposed = propose(self.generator, config, self.lexicon, original, segments, noise)
+        proposed = propose(self.generator, config, self.lexicon, original, segments, noise, progress)
         corrupted, _ = corrupt(original, proposed.positions, proposed.sampled)
         hidden = self.network.encoder(corrupted, segments, keys=noise.encoder)
         keys = elements(noise.samples, proposed.positions.shape[1])
@@ -50,11 +60,11 @@ class ReplaceMLM(Objective):
         return {"loss": self.config.generator_weight * found["generator_loss"] + found["encoder_loss"], **found}
 
     def flops_per_token(self, length: int) -> float:
-        shapes = self.network.encoder.config, self.generator.encoder.config
+        shape, words = self.network.encoder.config, self.lexicon.size
         masked = masked_count(length, self.config.mask_rate) / length
-        return PASSES * sum(
-            encoder_flops(shape, length) + masked * naming_flops(shape, self.lexicon.size) for shape in shapes
-        )
+        network = PASSES * (encoder_flops(shape, length) + masked * naming_flops(shape, words))
+        return network + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        return {"encoder": self.network, "generator": self.generator}
+        found: dict[str, Discriminator | Generator] = {"encoder": merged(self.network)}
+        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})

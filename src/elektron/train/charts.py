@@ -1,4 +1,4 @@
-"""Charts for HTML pages that need nothing else: lines over steps, drawn as SVG."""
+"""Charts for HTML pages that need nothing else: lines over steps or over FLOPs, drawn as SVG."""
 
 import html
 import math
@@ -9,20 +9,27 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 26
 
 
 class Curve(NamedTuple):
-    """A line of a chart: name, style ("train", "held" or "mark") and points."""
+    """A line of a chart: name, style ("train", "held", "mark" or one of `COLOURS`) and points."""
 
     name: str
     style: str
     points: list[tuple[float, float]]
+    spreads: tuple[float, ...] = ()
+    """How far the values of each point lie from it, if there are several."""
 
 
-def chart(title: str, curves: list[Curve], from_zero: bool = False) -> str:
+COLOURS = tuple(f"colour-{number}" for number in range(8))
+"""Styles of curves that stand side by side."""
+
+
+def chart(title: str, curves: list[Curve], from_zero: bool = False, along: str = "step") -> str:
     """A figure, or nothing where there is nothing to show. `from_zero` makes its lower edge zero, so that noise does
-    not look like news."""
+    not look like news; `along` is what its points are told by."""
     curves = [curve for curve in curves if curve.points]
     if not any(curve.style != "mark" for curve in curves):
         return ""
-    xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
+    ends = [(x, y + side * spread) for curve in curves for x, y, spread in _spread(curve) for side in (-1, 1)]
+    xs, ys = zip(*ends, strict=True)
     x_range, y_range = (0, max(xs)), (0 if from_zero else min(ys), max(ys))
     x_ticks, y_ticks = _ticks(*x_range), _ticks(*y_range)
 
@@ -42,12 +49,25 @@ def chart(title: str, curves: list[Curve], from_zero: bool = False) -> str:
     for curve in curves:
         points = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in curve.points)
         data = ";".join(f"{x:g},{y:.5g}" for x, y in curve.points)
+        for x, y, spread in _spread(curve):
+            if spread:
+                (across, low), (_, high) = place(x, y - spread), place(x, y + spread)
+                parts.append(f"<line class={curve.style} x1={across:.1f} x2={across:.1f} y1={low:.1f} y2={high:.1f} />")
+        if len(curve.points) == 1:
+            across, up = place(*curve.points[0])
+            parts.append(f"<circle class={curve.style} cx={across:.1f} cy={up:.1f} r=3 />")
         parts.append(
             f'<polyline class={curve.style} points="{points}" data-name="{curve.name}" data-points="{data}" />'
         )
     names = "".join(f"<span class={curve.style}>{curve.name}</span>" for curve in curves)
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
+    label = f'role=img aria-label="{html.escape(title)}" data-along="{along}"'
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" {label}>{"".join(parts)}</svg>'
     return f"<figure><figcaption>{html.escape(title)}</figcaption><p class=names>{names}</p>{drawing}</figure>"
+
+
+def _spread(curve: Curve) -> list[tuple[float, float, float]]:
+    spreads = curve.spreads or (0.0,) * len(curve.points)
+    return [(x, y, spread) for (x, y), spread in zip(curve.points, spreads, strict=True)]
 
 
 def _ticks(low: float, high: float, about: int = 4) -> list[float]:
@@ -61,6 +81,8 @@ def _ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def _number(value: float) -> str:
+    if abs(value) >= 1e10:
+        return f"{value:.2g}".replace("e+", "e")
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
     if abs(value) >= 1e4:
@@ -68,7 +90,14 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-_STYLE = """
+_HUES = ("#b45309", "#2563eb", "#15803d", "#be185d", "#7c3aed", "#0e7490", "#a16207", "#64748b")
+_COLOURED = "".join(
+    f"polyline.{style}, line.{style} {{ stroke: {hue}; }}\ncircle.{style} {{ fill: {hue}; }}\n"
+    f".names .{style}::before {{ border-color: {hue}; }}\n"
+    for style, hue in zip(COLOURS, _HUES, strict=True)
+)
+_STYLE = (
+    """
 :root {
   --ink: #1d2127; --quiet: #6b7280; --paper: #fbfaf7; --card: #ffffff; --line: #e4e2dc;
   --held: #b45309; --train: #64748b;
@@ -114,13 +143,16 @@ polyline.mark { stroke: var(--quiet); stroke-dasharray: 4 4; stroke-width: 1.2; 
 .cursor { stroke: var(--quiet); }
 .troubles { color: var(--held); padding-left: 20px; }
 table { border-collapse: collapse; }
-th { text-align: left; font-weight: 500; color: var(--quiet); padding: 2px 18px 2px 0; }
+th, td { text-align: left; padding: 2px 18px 2px 0; font-variant-numeric: tabular-nums; }
+th { font-weight: 500; color: var(--quiet); }
 pre { overflow: auto; font-size: 13px; }
 #tip {
   position: fixed; display: none; pointer-events: none; padding: 5px 9px; border-radius: 6px;
   background: var(--ink); color: var(--paper); font-size: 12.5px; font-variant-numeric: tabular-nums;
 }
 """
+    + _COLOURED
+)
 
 
 _SCRIPT = """
@@ -147,7 +179,7 @@ for (const svg of document.querySelectorAll("figure svg")) {
     cursor.setAttribute("x1", longest.places[here]);
     cursor.setAttribute("x2", longest.places[here]);
     const rows = lines.map(line => `${line.name} ${line.values[nearest(line.places, x)][1]}`);
-    tip.textContent = [`step ${longest.values[here][0]}`, ...rows].join("  |  ");
+    tip.textContent = [`${svg.dataset.along} ${longest.values[here][0]}`, ...rows].join("  |  ");
     cursor.style.display = tip.style.display = "block";
     tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = event.clientY + 16 + "px";

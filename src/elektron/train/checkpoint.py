@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
 def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint, then remove all but the newest `keep`. If writing fails, what was there stays."""
-    folder = run / FOLDER / _name(checkpoint.step)
+    folder = folder_of(run, checkpoint.step)
     for left_behind in (run / FOLDER).glob(".*"):
         shutil.rmtree(left_behind, ignore_errors=True)
     try:
@@ -43,7 +43,7 @@ def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
         still = f"the newest whole checkpoint is step {left[-1]}" if left else "there is no checkpoint yet"
         raise OSError(error.errno, f"cannot write {folder}: {error.strerror or error}; {still}") from error
     for step in all_steps(run)[: -max(1, keep)]:
-        remove_folder(run / FOLDER / _name(step))
+        remove_folder(folder_of(run, step))
     return folder
 
 
@@ -63,6 +63,10 @@ def _sums(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
+def folder_of(run: Path, step: int) -> Path:
+    return run / FOLDER / _name(step)
+
+
 def all_steps(run: Path) -> list[int]:
     """The steps that have a checkpoint, ascending."""
     names = (folder.name.removeprefix("step-") for folder in (run / FOLDER).glob("step-*"))
@@ -74,7 +78,7 @@ def load_newest(run: Path) -> Checkpoint | None:
     steps = all_steps(run)
     if not steps:
         return None
-    folder = run / FOLDER / _name(steps[-1])
+    folder = folder_of(run, steps[-1])
     try:
         return load(folder)
     except ValueError as error:

@@ -3,7 +3,7 @@
 from elektron.train.metrics import Record
 
 GRACE = 0.1
-"""Share of a run in which nothing is wrong yet."""
+"""Share of a stage, which for most objectives is the run, in which nothing is wrong yet."""
 STUCK_AUC = 0.55
 BLIND_RECALL = 0.05
 STRONG_SHARE = 0.2
@@ -11,7 +11,7 @@ STRONG_SHARE = 0.2
 
 
 def troubles(record: Record, unigram_loss: float, mask_rate: float, progress: float) -> dict[str, str]:
-    """Names and sentences about a held-out record; `progress` is the share of the run that is over."""
+    """Names and sentences about a held-out record; `progress` is the share of its stage that is over."""
     found = {}
     if "discriminator_recall" in record and (auc := record.get("detection_auc", 0.5)) < STUCK_AUC:
         recall = record["discriminator_recall"]

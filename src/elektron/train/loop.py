@@ -25,7 +25,7 @@ from elektron.train.health import troubles
 from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
-from elektron.train.stages import Stretch, begin_stage, stage_at
+from elektron.train.stages import Stretch, begin_stage, share_over, stage_at
 
 _TRAIN, _HELD = 1, 2
 
@@ -101,10 +101,11 @@ def train(
         restore(model, saved.model)
     step, tally = _resume(saved, model.tallies)
 
-    def begin(stage: int) -> Stretch:
+    def begin() -> Stretch:
+        stage = stage_at(model.stages, step, total)
         return begin_stage(model, stage, step, total, optimizer_config, seed, config.accumulate)
 
-    stretch = begin(stage_at(model.stages, step, total))
+    stretch = begin()
     if saved and step > stretch.begin:
         stretch.optimizer.load(saved.optimizer, step - stretch.begin)
 
@@ -121,7 +122,7 @@ def train(
         for batch in batches:
             if step == stretch.end:
                 stretch.give_back(model)
-                stretch = begin(model.stage + 1)
+                stretch = begin()
             phase = phases[phase_at(phases, step)[0]]
             rate = learning_rate(schedule, step - stretch.begin, stretch.end - stretch.begin)
             tally.add(stretch.update(batch, step, rate))
@@ -245,9 +246,9 @@ def _evaluate(step: int, total: int, model: Objective, data: Data, phase: Phase,
     record = {"kind": "held", "step": step} | _finite(found, step, metrics)
     before = metrics.last.get("held")
     context = metrics.last["run"]["unigram_loss"], model.config.mask_rate
-    known = troubles(before, *context, before["step"] / total) if before else {}
+    known = troubles(before, *context, share_over(model.stages, before["step"], total)) if before else {}
     metrics.write(record)
-    for name, message in troubles(record, *context, step / total).items():
+    for name, message in troubles(record, *context, share_over(model.stages, step, total)).items():
         if name not in known:
             metrics.write({"kind": "health", "step": step, "message": message})
 

@@ -109,7 +109,10 @@ class Optimizer:
         self.gradients.zero_()
 
     def update(self, learning_rate: float | Tensor) -> Tensor:
-        """Clip and step. The norm of the gradients before clipping comes back."""
+        """Clip and step. The norm of the gradients before clipping comes back; what stands still has no part in it."""
+        for group in self._groups:
+            if not group.scale:
+                self.gradients[group.where].zero_()
         norm = self.gradients.norm()
         if runs_on(self.values) and isinstance(learning_rate, Tensor):
             self._update_at_once(norm, learning_rate)

@@ -41,6 +41,13 @@ def stage_at(stages: tuple[Stage, ...], step: int, total: int) -> int:
     return max(number for number, begin in enumerate(begins(stages, total)[:-1]) if begin <= step)
 
 
+def share_over(stages: tuple[Stage, ...], step: int, total: int) -> float:
+    """How much of its stage is over after `step` updates; the last of a stage still belongs to it."""
+    number = stage_at(stages, step - 1, total)
+    begin, end = begins(stages, total)[number : number + 2]
+    return (step - begin) / (end - begin)
+
+
 def begin_stage(
     model: Objective, number: int, step: int, total: int, config: OptimizerConfig, seed: int, accumulate: int
 ) -> Stretch:

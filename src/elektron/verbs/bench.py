@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
 def _measured(config: Config, phase: Phase, vocab_size: int, device: torch.device, peaks: Peaks) -> Measured:
     with torch.device("meta"):
         flops_per_token = _model(config, vocab_size).flops_per_token(phase.length)
-    speed = _speed(config, phase, vocab_size, device)
+    speed = speed_of(config, phase, vocab_size, device, config.repeats, config.seconds)
     tokens_per_second = phase.rows * phase.length / speed.seconds
     return Measured(
         device=where(device),
@@ -95,7 +95,11 @@ def _measured(config: Config, phase: Phase, vocab_size: int, device: torch.devic
     )
 
 
-def _speed(config: Config, phase: Phase, vocab_size: int, device: torch.device) -> Speed:
+def speed_of(
+    config: RunConfig, phase: Phase, vocab_size: int, device: torch.device, repeats: int, seconds: float
+) -> Speed:
+    """Of a phase, timed `repeats` times for so many seconds."""
+
     def begin() -> Updates:
         model = _model(config, vocab_size)
         initialise(model, config.seed, config.start)
@@ -106,7 +110,7 @@ def _speed(config: Config, phase: Phase, vocab_size: int, device: torch.device) 
     with tempfile.TemporaryDirectory() as folder:
         rows = made_up_rows(Path(folder), vocab_size, phase.length, phase.rows)
         try:
-            return measure(begin, rows, phase.rows, device, config.repeats, config.seconds)
+            return measure(begin, rows, phase.rows, device, repeats, seconds)
         except torch.OutOfMemoryError as error:
             raise ValueError(
                 f"{phase.rows} rows of {phase.length} in {config.train.accumulate} part(s) do not fit the memory of "

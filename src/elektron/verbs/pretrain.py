@@ -50,7 +50,7 @@ def configure(arguments: Sequence[str], prog: str, description: str, kind: type[
         beginning = overlay(beginning, read_toml(file), str(file))
     config = parse(kind(**vars(beginning)), flags, f"{prog} [FILE.toml ...]", description)
     runs.check(config)
-    if config.init_from and not runs.has_begun(config.run):
+    if runs.begins_with_weights(config) and not runs.has_begun(config.run):
         runs.refuse_other_shapes(config)
     return config if config.data or config.corpus else replace(config, corpus=(PYTHON_DOCS,))
 
@@ -66,10 +66,11 @@ def _beginning(files: Sequence[Path], flags: Sequence[str]) -> RunConfig:
             return before
     choice = glimpse(Choice(run=run), files, flags)
     config = runs.with_presets(RunConfig(run=run), choice.preset)
-    if not choice.init_from:
+    is_frozen = glimpse(config, files, flags).objective.generator == "frozen"
+    if not choice.init_from and not (choice.init_generator and is_frozen):
         return config
-    settings = runs.settings_of(choice.init_from, choice.init_generator)
-    return overlay(replace(config, start="original"), settings, choice.init_from)
+    settings = runs.settings_of(choice, config.model)
+    return overlay(replace(config, start="original"), settings, choice.init_from or choice.init_generator)
 
 
 def pretrain(config: RunConfig) -> int:
@@ -81,7 +82,7 @@ def pretrain(config: RunConfig) -> int:
         data = _data(config)
         model = runs.build(config, data.tokenizer, data.train.counts(data.index.vocab_size))
         initialise(model, config.seed, config.start)
-        if config.init_from and not runs.has_begun(config.run):
+        if runs.begins_with_weights(config) and not runs.has_begun(config.run):
             _refuse_other_tokenizer(config, data.tokenizer)
             console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
         runs.write_config(config)
@@ -112,9 +113,9 @@ def _data(config: RunConfig) -> Data:
 
 
 def _refuse_other_tokenizer(config: RunConfig, of_data: Tokenizer) -> None:
-    source = runs.settings_of(config.init_from, config.init_generator)["prepare"]["tokenizer"]
+    source = runs.settings_of(config, config.model)["prepare"]["tokenizer"]
     if tokenizer.load(source, config.prepare).hash != of_data.hash:
-        raise ValueError(f"{config.data_folder} was prepared with another tokenizer than {config.init_from} has")
+        raise ValueError(f"{config.data_folder} was prepared with another tokenizer than {source} has")
 
 
 def _demonstrate(discriminator: Discriminator, tokens: Tokenizer, console: Console) -> None:

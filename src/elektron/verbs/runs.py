@@ -16,7 +16,7 @@ from elektron.interop.huggingface import from_tensors, load_encoder, our_config,
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import Encoder, EncoderConfig
 from elektron.model.initial import Start
-from elektron.objectives import table
+from elektron.objectives import choices, table
 from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import lexicon_of
 from elektron.objectives.objective import Objective, ObjectiveConfig, generator_shape
@@ -26,6 +26,7 @@ from elektron.train.device import DeviceName
 from elektron.train.loop import TrainConfig, WatchConfig
 from elektron.train.optimizer import OptimizerConfig
 from elektron.train.schedule import ScheduleConfig
+from elektron.train.stages import stage_at
 from elektron.verbs.prepare import PrepareConfig
 
 CONFIG = "config.toml"
@@ -45,7 +46,8 @@ class Choice:
     init_from: str = ""
     """Begin with the weights of a run, of an exported folder or of a Hugging Face ELECTRA discriminator."""
     init_generator: str = ""
-    """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one."""
+    """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one; or alone, to stay as it
+    is (--objective.generator frozen)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +79,12 @@ class RunConfig(Choice):
 
 def check(config: RunConfig) -> RunConfig:
     """The config itself, if its sections fit one another; only one that is complete can be asked to."""
-    if config.init_generator and not config.init_from:
+    is_frozen = config.objective.generator == "frozen"
+    if config.init_generator and not config.init_from and not is_frozen:
         raise ValueError(f"--init-generator {config.init_generator} needs --init-from: a discriminator to go with it")
+    if is_frozen and not (config.init_generator or config.init_from):
+        raise ValueError("--objective.generator frozen needs --init-generator FOLDER: one that was trained before")
+    choices.check(config.objective)
     longest, positions = max(length for _, length, _ in config.train.phases), config.model.positions
     if longest > positions:
         raise ValueError(
@@ -92,6 +98,10 @@ def check(config: RunConfig) -> RunConfig:
     except ValueError as error:
         raise ValueError(f"the generator's shape is impossible: {error}") from error
     return config
+
+
+def begins_with_weights(choice: Choice) -> bool:
+    return bool(choice.init_from or choice.init_generator)
 
 
 def with_presets(config: RunConfig, presets: tuple[str, ...]) -> RunConfig:
@@ -131,14 +141,15 @@ def refuse_other(config: RunConfig) -> None:
 
 def refuse_other_shapes(config: RunConfig) -> None:
     """Weights have the shapes they have: --init-from decides them, whatever else is said."""
-    contrary = differences(overlay(config, settings_of(config.init_from, config.init_generator), ""), config)
+    contrary = differences(overlay(config, settings_of(config, config.model), ""), config)
     shapes = {
         name: values
         for name, values in contrary.items()
         if name.startswith(("model.", "objective.")) and not name.endswith("dropout")
     }
     if shapes:
-        raise ValueError(f"--init-from {config.init_from} has other shapes: {_told(shapes)}. Leave them to it")
+        source = f"--init-from {config.init_from}" if config.init_from else f"--init-generator {config.init_generator}"
+        raise ValueError(f"{source} has other shapes: {_told(shapes)}. Leave them to it")
 
 
 def _told(differences: dict[str, tuple[Any, Any]]) -> str:
@@ -173,7 +184,7 @@ def open_model(path: Path) -> Opened:
         beside = (path.parent / DISCRIMINATOR).is_dir() and (path.parent / GENERATOR).is_dir()
         hint = f"; {path.parent} is one" if beside else ""
         raise ValueError(f"{path} is neither a run nor a folder with {DISCRIMINATOR}/ and {GENERATOR}/ inside{hint}")
-    config = overlay(RunConfig(), settings_of(str(path), ""), str(path))
+    config = overlay(RunConfig(), settings_of(Choice(init_from=str(path)), EncoderConfig()), str(path))
     tokens = tokenizer.load(path / DISCRIMINATOR, TokenizerConfig())
     model = build(config, tokens)
     load_weights(model, str(path), "")
@@ -188,6 +199,8 @@ def _open_run(run: Path, checkpoint: Path | None = None) -> Opened:
     tokens = tokenizer.load(run / TOKENIZER, TokenizerConfig())
     model = build(config, tokens)
     restore(model, saved.model)
+    steps = sum(steps for steps, _, _ in config.train.phases)
+    model.stage = stage_at(model.stages, saved.step - 1, steps)  # that of its last update
     return Opened(model, tokens, saved.step, config)
 
 
@@ -217,9 +230,14 @@ def open_encoder(path: Path) -> Pretrained:
     return found
 
 
-def settings_of(source: str, generator: str) -> dict[str, Any]:
-    """What --init-from decides of the config: the networks' shapes and the tokenizer."""
-    path = Path(source)
+def settings_of(choice: Choice, shape: EncoderConfig) -> dict[str, Any]:
+    """What --init-from decides of the config: the networks' shapes and the tokenizer. A generator alone decides its own
+    shape, beside an encoder of `shape`."""
+    path, generator = Path(choice.init_from), choice.init_generator
+    if not choice.init_from:
+        small = _generator_folder(generator)
+        settings = _settings(shape, our_config(small)[0])
+        return {"objective": settings["objective"], "prepare": {"tokenizer": str(small)}}
     if (path / CONFIG).exists():
         config = read_config(path)
         settings = _settings(config.model, generator_shape(config.model, config.objective))
@@ -238,6 +256,13 @@ def _settings(large: EncoderConfig, small: EncoderConfig) -> dict[str, Any]:
     return {"model": asdict(large), "objective": {"generator_width": width, "generator_layers": layers}}
 
 
+def _generator_folder(path: str) -> Path:
+    folder = Path(path, GENERATOR) if Path(path, GENERATOR).is_dir() else Path(path)
+    if not (folder / "config.json").exists():
+        raise ValueError(f"--init-generator {path}: not a Hugging Face folder")
+    return folder
+
+
 def _folders(path: Path, generator: str) -> tuple[Path, Path | None]:
     """The discriminator's folder and the generator's, if there is one."""
     if (path / DISCRIMINATOR).is_dir():
@@ -253,6 +278,10 @@ def load_weights(model: Objective, source: str, generator: str) -> str:
 
     The two networks share the discriminator's embeddings: a generator that was trained with others loses its own.
     """
+    if not source:
+        folder, network = _generator_folder(generator), model.networks()[GENERATOR]
+        from_tensors(network, read_tensors(folder), str(folder))
+        return f"the generator of {folder}, which stays as it is"
     path = Path(source)
     if (path / CONFIG).exists():
         saved = load_newest(path)
@@ -267,6 +296,6 @@ def load_weights(model: Objective, source: str, generator: str) -> str:
         from_tensors(model.discriminator, read_tensors(large), str(large))
         return f"the discriminator of {large}; the generator begins anew, with the discriminator's embeddings"
     tensors = read_tensors(small)
-    from_tensors(model.generator, tensors, str(small))
+    from_tensors(model.networks()[GENERATOR], tensors, str(small))
     from_tensors(model.discriminator, read_tensors(large), str(large))
     return f"the discriminator of {large} and the generator of {small}, with the discriminator's embeddings"

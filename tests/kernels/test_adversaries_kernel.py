@@ -1,0 +1,72 @@
+"""Objectives that are no plain sum of losses, by kernels, against plain PyTorch in float64."""
+
+import pytest
+import torch
+
+from elektron.data.tokenizer import Specials
+from elektron.kernels import attention, counters, embedding, judging, layers, masking, products, vocabulary
+from elektron.kernels.counters import row_keys
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
+from elektron.model.weights import lower
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import Kind, Objective, ObjectiveConfig
+from elektron.objectives.table import build
+
+ROWS, LENGTH, WORDS = 6, 40, 100
+SHAPE = EncoderConfig(
+    layers=2,
+    width=64,
+    heads=2,
+    feedforward_width=128,
+    embedding_width=32,
+    positions=64,
+    dropout=0.1,
+    attention_dropout=0.2,
+)
+CASES: list[tuple[Kind, int]] = [("two-stage", 0), ("two-stage", 1), ("adversarial", 0), ("gumbel", 0)]
+
+
+def make(kind: Kind, stage: int) -> Objective:
+    """With vectors that are not all zeros and ones."""
+    config = ObjectiveConfig(kind=kind, generator_width=1.0 if kind == "two-stage" else 0.5)
+    model = build(SHAPE, config, Lexicon(Specials(0, 1, 2, 3, 4), WORDS))
+    initialise(model, 0)
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=noise)
+    model.stage = stage
+    return model.train()
+
+
+@pytest.mark.parametrize(("kind", "stage"), CASES)
+def test_the_objective_by_kernels_is_the_plain_one(kind, stage, device, monkeypatch):
+    torch.manual_seed(0)
+    original = torch.randint(5, WORDS, (ROWS, LENGTH))
+    original[:, 0], original[:, -1] = 2, 3
+    segments = (torch.arange(LENGTH) > 20).long().expand(ROWS, LENGTH).contiguous()
+    keys, progress = row_keys(3, 1, torch.arange(ROWS, dtype=torch.int32)), torch.tensor(0.5)
+    exact = make(kind, stage).double()
+    expected = exact(original, segments, keys, progress)
+    expected.loss.backward()
+
+    for module in (attention, counters, embedding, judging, layers, masking, products, vocabulary):
+        monkeypatch.setattr(module, "runs_on", lambda tensor: True)
+    fast = make(kind, stage).to(device)
+    lower(fast, torch.float16)
+    found = fast(*(tensor.to(device) for tensor in (original, segments, keys, progress)))
+    found.loss.backward()
+    torch.cuda.synchronize() if device.type == "cuda" else None
+
+    assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-3)
+    assert (found.replaced is None) == (expected.replaced is None)
+    if found.replaced is not None and expected.replaced is not None:
+        assert torch.equal(found.replaced.cpu(), expected.replaced)
+    torch.testing.assert_close(found.tallies.cpu(), expected.tallies, rtol=1e-3, atol=2.0)
+    gradients = {name: parameter.grad for name, parameter in exact.named_parameters()}
+    for name, parameter in fast.named_parameters():
+        gradient, ours = gradients[name], parameter.grad
+        assert (gradient is None) == (ours is None), name
+        if gradient is not None and ours is not None:
+            assert (ours.double().cpu() - gradient).norm() < 1e-2 * gradient.norm(), name

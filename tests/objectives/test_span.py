@@ -1,0 +1,244 @@
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from elektron.data.batches import Rows
+from elektron.data.tokenizer import Specials
+from elektron.kernels.counters import row_keys, seed_key
+from elektron.kernels.masking import masked_count
+from elektron.model.encoder import EncoderConfig
+from elektron.model.initial import initialise
+from elektron.objectives.choices import check
+from elektron.objectives.lexicon import Lexicon
+from elektron.objectives.objective import ObjectiveConfig, noise_of
+from elektron.objectives.span import Span, offsets_of, view_of
+from elektron.objectives.table import build
+from elektron.train.evaluate import evaluate
+from elektron.train.loop import held_batches
+from elektron.train.optimizer import Optimizer, OptimizerConfig
+from elektron.train.step import update
+from reference import electra, hashing
+from reference import span as reference
+from reference import units as unit_reference
+
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+SHAPE = EncoderConfig(
+    layers=2,
+    width=32,
+    heads=4,
+    feedforward_width=64,
+    embedding_width=16,
+    positions=24,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+VOCABULARY = 40
+ROWS, LENGTH = 3, 20
+KEYS = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
+DEFAULT = ObjectiveConfig(kind="span", mask_rate=0.4, generator_width=0.5)
+CONFIGS = {
+    "default": DEFAULT,
+    "hot": replace(DEFAULT, temperature=2.0, disallow_correct=True, span_mean=5.0),
+    "short": replace(DEFAULT, span_longest=2, generator_weight=0.5, discriminator_weight=7.0),
+    "most": replace(DEFAULT, mask_rate=0.9, span_longest=3),
+}
+
+
+def make_model(config: ObjectiveConfig = DEFAULT, shape: EncoderConfig = SHAPE) -> Span:
+    model = Span(shape, config, Lexicon(SPECIALS, VOCABULARY))
+    initialise(model, 0)
+    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+    return model
+
+
+def batch(seed: int = 0):
+    original = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
+    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
+    segments = (torch.arange(LENGTH) > 9).long().repeat(ROWS, 1)
+    return original, segments
+
+
+def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+def expected_of_row(model: Span, tokens: list[int], segments: list[int], key: int):
+    """The losses of the generator, those of the discriminator, and its scores and labels."""
+    config = model.config
+    candidates = [token not in (SPECIALS.cls, SPECIALS.sep) for token in tokens]
+    places = unit_reference.random_begins(
+        candidates, config.span_mean, config.span_longest, hashing.fold(key, reference.UNITS)
+    )
+    begins = [place in places for place in range(len(tokens))]
+    count = masked_count(len(tokens), config.mask_rate)
+    positions = unit_reference.stretches(candidates, begins, count, hashing.fold(key, reference.POSITIONS))
+    masked = [SPECIALS.mask if place in positions else token for place, token in enumerate(tokens)]
+
+    def draw(logits: torch.Tensor, position: int) -> int:
+        forbidden = tokens[position] if config.disallow_correct else None
+        noise = hashing.fold(hashing.fold(key, reference.SAMPLE), positions.index(position))
+        return electra.sampled_token(logits.tolist(), config.temperature, forbidden, noise)
+
+    losses, sampled = [], []
+    for stretch in reference.stretches(positions, config.span_longest):
+        next_logits = partial(reference.next_logits, model.generator, masked, segments, stretch, mask=SPECIALS.mask)
+        sampled += reference.samples(stretch, next_logits, draw)
+        originals = [tokens[place] for place in stretch]
+        for number, token in enumerate(originals):
+            losses.append(-next_logits(originals[:number]).log_softmax(0)[token])
+    corrupted = electra.corrupted_row(tokens, positions, sampled)
+    replaced = [a != b for a, b in zip(corrupted, tokens, strict=True)]
+    scores = model.discriminator(torch.tensor([corrupted]), torch.tensor([segments]))[0]
+    judged = [F.softplus(-score if label else score) for score, label in zip(scores, replaced, strict=True)]
+    return losses, judged, scores.tolist(), replaced
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_pass_is_the_reference(name, seed):
+    """Positions, samples one at a time, labels, losses and their gradients, from the definitions."""
+    config = CONFIGS[name]
+    model = make_model(config)
+    original, segments = batch(seed)
+    outcome = model(original, segments, row_keys(seed, 11, torch.arange(ROWS, dtype=torch.int32)))
+    outcome.loss.backward()
+    gradients = gradients_of(model)
+    model.zero_grad(set_to_none=True)
+
+    of_generator, of_discriminator = [], []
+    for row in range(ROWS):
+        key = hashing.row_key(seed, 11, row)
+        losses, judged, scores, replaced = expected_of_row(model, original[row].tolist(), segments[row].tolist(), key)
+        of_generator += losses
+        of_discriminator += judged
+        assert outcome.scores[row].tolist() == pytest.approx(scores, abs=1e-4)
+        assert outcome.replaced[row].tolist() == replaced
+    generator_loss, discriminator_loss = torch.stack(of_generator).mean(), torch.stack(of_discriminator).mean()
+    loss = config.generator_weight * generator_loss + config.discriminator_weight * discriminator_loss
+    loss.backward()
+    assert outcome.loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    assert len(gradients) == len(list(model.parameters()))
+    for name, gradient in gradients_of(model).items():
+        assert torch.allclose(gradients[name], gradient, rtol=1e-3, atol=1e-4), name
+    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["generator_loss"] == pytest.approx(generator_loss.item(), rel=1e-5)
+    assert metrics["discriminator_loss"] == pytest.approx(discriminator_loss.item(), rel=1e-5)
+    changed = outcome.replaced.sum().item()
+    assert metrics["replaced_rate"] == pytest.approx(changed / (ROWS * LENGTH))
+    assert metrics["sampled_accuracy"] == pytest.approx(1 - changed / len(of_generator))
+
+
+def test_stretches_that_touch_are_one_and_long_ones_are_cut():
+    assert offsets_of(torch.tensor([[3, 4, 5, 6, 9, 10, 12]]), 3).tolist() == [[0, 1, 2, 0, 0, 1, 0]]
+    assert offsets_of(torch.tensor([[3, 4, 5, 6, 9, 10, 12]]), 6).tolist() == [[0, 1, 2, 3, 0, 1, 0]]
+    assert offsets_of(torch.tensor([[7]]), 6).tolist() == [[0]]
+
+
+def test_a_token_sees_the_row_and_its_stretch_so_far():
+    view = view_of(torch.tensor([[0, 1, 0]]), 2).int().tolist()
+    assert view == [[[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]]
+
+
+def test_samples_under_dropout_come_from_the_network_that_learns():
+    """In passes as one token at a time, with what is dropped the same in all of them; the first token of a stretch is
+    the sample of the pass that learns."""
+    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
+    noise = noise_of(KEYS, True)
+    gaps = model._hide(*batch(), noise)
+    proposed = model._propose(gaps, noise, 1.0)
+    sampled = torch.full_like(gaps.targets, SPECIALS.unk)
+    with torch.no_grad():
+        for gap in range(gaps.targets.shape[1]):
+            said = model._said(gaps, sampled, noise, 1.0).sampled.view_as(sampled)
+            sampled[:, gap] = said[:, gap]
+        taught = model._said(gaps, gaps.targets, noise, 1.0).sampled.view_as(sampled)
+    assert torch.equal(proposed.sampled, sampled)
+    begins = gaps.offsets == 0
+    assert torch.equal(proposed.sampled[begins], taught[begins])
+    assert not torch.equal(proposed.sampled, taught)
+
+
+def test_the_discriminator_teaches_the_generator_nothing():
+    """Only the embeddings, which are shared, hear of both losses; a sample carries no gradient."""
+    for weights, silent in (
+        ({"generator_weight": 0.0}, "generator."),
+        ({"discriminator_weight": 0.0}, "discriminator."),
+    ):
+        model = make_model(replace(DEFAULT, **weights))
+        model(*batch(), KEYS).loss.backward()
+        for name, parameter in model.named_parameters():
+            if ".embeddings." in name or not name.startswith(silent):
+                assert parameter.grad is not None, name
+                assert parameter.grad.any(), name
+            else:
+                assert parameter.grad is None or not parameter.grad.any(), name
+
+
+def test_dropout_is_for_training_and_the_same_in_any_part_of_a_batch():
+    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
+    original, segments = batch()
+    whole = model(original, segments, KEYS).scores
+    parts = [model(original[i : i + 1], segments[i : i + 1], KEYS[i : i + 1]).scores for i in range(ROWS)]
+    assert torch.allclose(whole, torch.cat(parts), atol=1e-5)
+    model.eval()
+    assert not torch.allclose(whole, model(original, segments, KEYS).scores, atol=1e-3)
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_flops_are_those_of_the_products(longest):
+    """As torch counts them, in a pass and back; attention's are plain products where something is dropped."""
+    config = replace(DEFAULT, span_longest=longest)
+    model = make_model(config, replace(SHAPE, dropout=0.1, attention_dropout=0.1)).train()
+    with FlopCounterMode(display=False) as counter:
+        model(*batch(), KEYS).loss.backward()
+    assert counter.get_total_flops() == pytest.approx(ROWS * LENGTH * model.flops_per_token(LENGTH), rel=0.01)
+
+
+def test_the_generator_is_not_exported():
+    model = build(SHAPE, DEFAULT, Lexicon(SPECIALS, VOCABULARY))
+    assert isinstance(model, Span)
+    assert list(model.networks()) == ["discriminator"]
+    assert model.encoder is model.discriminator.encoder
+
+
+def test_it_learns(data):
+    """On text it has not seen, the generator's loss falls by two nats, and a hot one's samples are found."""
+    shape = replace(SHAPE, width=64, embedding_width=64, feedforward_width=128, positions=32, layers=1)
+    config = replace(DEFAULT, mask_rate=0.15, temperature=2.0)
+    model = Span(shape, config, Lexicon(data.tokenizer.specials, data.index.vocab_size))
+    initialise(model, 0, "local")
+    optimizer = Optimizer(model, OptimizerConfig())
+    rows = Rows(data.train, data.tokenizer.specials, 32, seed_key(0))
+    held, device = held_batches(data, 32, 64, 64), torch.device("cpu")
+    before = evaluate(model, held, device)
+    for step in range(150):
+        rate = 3e-3 * min(1, (step + 1) / 20)
+        update(model, optimizer, 0, 1, rows.batch(step, 32), torch.tensor(step, dtype=torch.int32), rate)
+    after = evaluate(model, held, device)
+    assert after["generator_loss"] < before["generator_loss"] - 2.0
+    assert after["discriminator_loss"] < before["discriminator_loss"] - 0.2
+    assert after["detection_auc"] > before["detection_auc"] + 0.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"keep_rate": 0.15}, {"draws": "with-replacement"}, {"masking": "whole-word"}, {"generator": "two-tower"}],
+)
+def test_what_it_cannot_do_is_refused(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"--objective.{name.replace('_', '-')}"):
+        check(replace(DEFAULT, **change))
+
+
+@pytest.mark.parametrize("change", [{"span_mean": 0.5}, {"span_longest": 0}])
+def test_impossible_stretches_are_refused(change):
+    with pytest.raises(ValueError, match="--objective.span-"):
+        ObjectiveConfig(**change)
