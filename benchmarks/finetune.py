@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=5, help="seeds of ours that run side by side on a GPU")
     parser.add_argument("--examples", type=int, default=0, help="take no more of them to learn from")
     parser.add_argument("--epochs", type=float, default=0.0, help="the paper's if 0")
+    parser.add_argument("--window", type=int, default=RecipeConfig().window, help="batches sorted by length together")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     device = choose_device("auto")
@@ -190,7 +191,9 @@ def main() -> None:
     for name in options.tasks:
         plan = plan_of(name, SourceConfig(task=name, data=options.data))
         task = shortened(plan.open(pretrained.tokenizer, options.length or plan.length), options.examples)
-        recipe = RecipeConfig(epochs=options.epochs).resolved(pretrained.encoder.config, plan.epochs)
+        recipe = RecipeConfig(epochs=options.epochs, window=options.window).resolved(
+            pretrained.encoder.config, plan.epochs
+        )
         found: dict[str, list[Run]] = {"Trainer": [], "ours": []}
         if device.type == "cuda":
             found["new"] = ours(task, pretrained, recipe, list(range(at_once)), device)

@@ -66,27 +66,36 @@ def test_a_batch_is_its_rows_and_padding(are_tagged):
             assert inputs.targets[place] == number
 
 
-@given(st.integers(1, 300), st.integers(1, 16), st.integers(1, 100), st.integers(0, 5))
+@given(st.integers(1, 300), st.integers(1, 16), st.integers(1, 100), st.integers(1, 130), st.integers(0, 5))
 @settings(max_examples=50, deadline=None)
-def test_every_example_comes_once_an_epoch(count, size, steps, seed):
+def test_every_example_comes_once_an_epoch(count, size, steps, window, seed):
     lengths = np.random.default_rng(seed).integers(3, 100, count)
-    found = list(batches(lengths, size, steps, seed_key(seed)))
+    found = list(batches(lengths, size, steps, window, seed_key(seed)))
     assert [len(batch) for batch in found] == [size] * steps
     times = Counter(np.concatenate(found).tolist())
     whole, rest = divmod(size * steps, count)
     assert sorted(times[i] for i in range(count)) == sorted([whole + 1] * rest + [whole] * (count - rest))
 
 
+def test_in_a_window_of_one_rows_come_as_they_were_shuffled():
+    lengths = np.random.default_rng(0).integers(3, 100, 50)
+    key = seed_key(0)
+    found = np.sort(np.stack(list(batches(lengths, 8, 20, 1, key))), 1)
+    others = np.sort(np.stack(list(batches(lengths[::-1].copy(), 8, 20, 1, key))), 1)
+    assert np.array_equal(found, others), "lengths have no say"
+    assert not np.array_equal(found, np.sort(np.stack(list(batches(lengths, 8, 20, 4, key))), 1))
+
+
 def test_batches_are_of_about_one_length_and_not_in_order():
     lengths = np.clip(np.random.default_rng(0).lognormal(4.5, 0.6, 5000), 4, 512).astype(int)
-    found = list(batches(lengths, 32, 300, seed_key(1)))
+    found = list(batches(lengths, 32, 300, 128, seed_key(1)))
     padded = sum(32 * rounded(int(lengths[batch].max()), 512) for batch in found)
     read = sum(lengths[batch].sum() for batch in found)
     assert 1 - read / padded < 0.1
     longest = [lengths[batch].max() for batch in found[:32]]
     assert longest != sorted(longest)
     assert longest != sorted(longest, reverse=True)
-    others = list(batches(lengths, 32, 300, seed_key(2)))
+    others = list(batches(lengths, 32, 300, 128, seed_key(2)))
     assert [set(batch) for batch in found] != [set(batch) for batch in others]
 
 

@@ -20,8 +20,6 @@ from elektron.kernels.counters import fold
 
 IGNORED = -100
 """The class of tokens that have none."""
-WINDOW = 128
-"""Batches that are sorted by length together, if an epoch has so many."""
 _STEPS_AN_OCTAVE = 8
 _SHORTEST_STEP = 16
 _ROWS, _BATCHES = 1, 2
@@ -85,9 +83,10 @@ class Examples:
         return Inputs(tokens, segments, mask, targets)
 
 
-def batches(lengths: np.ndarray, size: int, steps: int, key: Tensor) -> Iterator[np.ndarray]:
-    """The numbers of the examples of each of `steps` batches: [size]."""
-    together = min(WINDOW, max(1, len(lengths) // size))
+def batches(lengths: np.ndarray, size: int, steps: int, window: int, key: Tensor) -> Iterator[np.ndarray]:
+    """The numbers of the examples of each of `steps` batches: [size]. So many batches are sorted by length together, if
+    an epoch has as many; with a `window` of 1, rows come as they were shuffled."""
+    together = min(window, max(1, len(lengths) // size))
     for window, first in enumerate(range(0, steps, together)):
         count = min(together, steps - first)
         numbers = first * size + np.arange(count * size)

@@ -45,6 +45,8 @@ class RecipeConfig:
     """Times the training examples are seen."""
     batch: int = 32
     """Examples of an update."""
+    window: int = 128
+    """Batches whose examples are sorted by length together, so that little of them is padding; 1: any with any."""
     warmup: float = 0.1
     """Share of the updates in which the learning rate rises."""
     dropout: float = 0.1
@@ -63,10 +65,10 @@ class RecipeConfig:
         for name in ("learning_rate", "layer_decay", "epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--recipe.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
-        if self.batch < 1 or not 0 <= self.warmup < 1 or not 0 <= self.dropout < 1:
+        if min(self.batch, self.window) < 1 or not 0 <= self.warmup < 1 or not 0 <= self.dropout < 1:
             raise ValueError(
-                "--recipe.batch is at least 1, --recipe.warmup and --recipe.dropout lie in [0, 1): "
-                f"{self.batch}, {self.warmup}, {self.dropout}"
+                "--recipe.batch and --recipe.window are at least 1, --recipe.warmup and --recipe.dropout in [0, 1): "
+                f"{self.batch}, {self.window}, {self.warmup}, {self.dropout}"
             )
 
     def resolved(self, shape: EncoderConfig, epochs: float) -> "RecipeConfig":
@@ -154,7 +156,7 @@ class _Learner:
             learning_rate=recipe.learning_rate,
             warmup_steps=round(recipe.warmup * steps),
         )
-        self._order = batches(examples.lengths, recipe.batch, steps, fold(seed_key(seed), _ORDER))
+        self._order = batches(examples.lengths, recipe.batch, steps, recipe.window, fold(seed_key(seed), _ORDER))
         self._places = torch.arange(recipe.batch, dtype=torch.int32, device=device)
         self._updates: dict[int, Updates] = {}
         self._losses: list[Tensor] = []
