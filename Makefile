@@ -10,11 +10,11 @@ quickstart: .venv/core
 	$(BIN)/elektron pretrain
 
 test: .venv/test lint types
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a core for each, rather than all for one
 
 # Beside these the products of all choices of all objectives, in minutes.
 test-all: test
-	$(BIN)/pytest -m grid
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m grid
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test

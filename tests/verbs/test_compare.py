@@ -81,7 +81,7 @@ def test_tokens_seconds_and_tasks(data_folder, tags, tmp_path, monkeypatch):
     assert [share["tokens"] for share in plan.values()] == [1280, 1280]
     results = json.loads((tmp_path / "tokens" / "results.json").read_text())
     assert all(0 <= seeds[0]["tasks"]["pos"] <= 1 for seeds in results.values())
-    run(monkeypatch, *MICRO, "--data", data_folder, "--run", tmp_path / "s", "--budget-seconds", 3)
+    run(monkeypatch, *MICRO, "--data", data_folder, "--run", tmp_path / "s", "--budget-seconds", 2)
     assert all(share["tokens"] >= 640 for share in json.loads((tmp_path / "s" / "plan.json").read_text()).values())
 
 

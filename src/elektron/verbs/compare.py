@@ -28,7 +28,7 @@ from elektron.verbs.runs import RunConfig
 
 _PLAN, _SETTINGS = "plan.json", "compare.toml"
 _LEAST_STEPS = 10
-_TIMES, _TIMED_SECONDS = 3, 2.0
+_TIMES, _TIMED_SECONDS = 3, 0.5
 """How a step is timed for a budget of seconds."""
 
 
