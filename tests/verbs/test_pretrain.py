@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from conftest import documents
 from elektron.config import read_toml
@@ -235,6 +236,29 @@ def test_going_on_from_weights(tmp_path, finished, source):
     assert read_toml(run / "config.toml")["model"]["width"] == 32
     assert "begins with" in out
     assert ("generator begins anew" in out) == (source == "discriminator")
+
+
+def test_a_generator_that_was_trained_before_stays_as_it_is(tmp_path, finished):
+    """Alone, beside a discriminator that begins anew; stopped and taken up again too."""
+    shape = read_toml(finished / "config.toml")["model"]
+    flags = [word for name in ("width", "heads", "layers") for word in (f"--model.{name}", shape[name])]
+    flags += [
+        "--model.feedforward-width",
+        shape["feedforward_width"],
+        "--model.embedding-width",
+        shape["embedding_width"],
+    ]
+    flags += ["--model.positions", shape["positions"], "--objective.generator", "frozen", "--objective.sharing", "none"]
+    flags += ["--objective.first-temperature", 2, "--init-generator", finished, "--data", finished / "data"]
+    flags += "--start original --schedule.warmup-steps 1 --watch.evaluate-rows 4 --device cpu".split()
+    run = tmp_path / "frozen"
+    out = elektron("pretrain", *flags, "--run", run, "--train.phases", 3, 16, 4).stdout
+    assert f"begins with the generator of {finished / 'generator'}, which stays as it is" in out
+    old, new = (load_file(folder / "generator" / "model.safetensors") for folder in (finished, run))
+    assert old.keys() == new.keys()
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    said = elektron("pretrain", *flags, "--run", run, "--train.phases", 3, 16, 4).stdout
+    assert "all 3 steps are done already" in said
 
 
 def test_going_on_from_transformers_weights_with_a_generator(tmp_path, finished, text_file):

@@ -20,7 +20,8 @@ def troubles(record: Record, unigram_loss: float, mask_rate: float, progress: fl
             f"the discriminator {how} (AUC {auc:.2f}, recall {recall:.2f}): it needs more tokens, a larger batch or "
             "learning rate, or a smaller generator"
         )
-    for network in ("generator", "encoder"):
+    # an encoder that may also copy its input has another loss
+    for network in ("generator",) if "replaced_rate" in record else ("generator", "encoder"):
         loss = record.get(f"{network}_loss", 0.0)
         if loss > unigram_loss:
             found["ignorant"] = (

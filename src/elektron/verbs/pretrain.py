@@ -66,10 +66,10 @@ def _beginning(files: Sequence[Path], flags: Sequence[str]) -> RunConfig:
             return before
     choice = glimpse(Choice(run=run), files, flags)
     config = runs.with_presets(RunConfig(run=run), choice.preset)
-    is_frozen = glimpse(config, files, flags).objective.generator == "frozen"
-    if not choice.init_from and not (choice.init_generator and is_frozen):
+    asked = glimpse(config, files, flags)
+    if not choice.init_from and not (choice.init_generator and asked.objective.generator == "frozen"):
         return config
-    settings = runs.settings_of(choice, config.model)
+    settings = runs.settings_of(choice, asked.model)
     return overlay(replace(config, start="original"), settings, choice.init_from or choice.init_generator)
 
 
