@@ -98,7 +98,9 @@ def test_losses_and_gradients_are_float64_s(shape, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize(("temperature", "allowed"), [(1.0, True), (1.0, False), (1.7, True), (0.6, False)])
+@pytest.mark.parametrize(
+    ("temperature", "allowed"), [(1.0, True), (1.0, False), (1.7, True), (0.6, False), (0.0, True), (0.0, False)]
+)
 @pytest.mark.parametrize("shape", [(1, 16, 1), (130, 80, 257), (30, 272, 129)])
 def test_samples_are_the_plain_ones(shape, temperature, allowed, dtype, device):
     case = Case(shape, dtype, device, seed=5)
@@ -110,6 +112,15 @@ def test_samples_are_the_plain_ones(shape, temperature, allowed, dtype, device):
     assert_close(said.losses, losses, 1e-5)
     if not allowed and shape[2] > 1:
         assert not (said.sampled == case.targets).any()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_a_temperature_may_lie_on_the_device(temperature, device):
+    case = Case((131, 48, 385), torch.float16, device)
+    said = case.spoken(temperature)
+    given = case.spoken(torch.tensor(temperature, device=device))
+    assert torch.equal(said.losses, given.losses)
+    assert (said.sampled == given.sampled).float().mean() > 0.98, "its inverse may differ in the last bit"
 
 
 @pytest.mark.parametrize(("temperature", "forbidden"), [(1.0, 3), (0.7, None), (2.0, 290)])
