@@ -54,7 +54,7 @@ class Case:
         self.keys = row_keys(seed, 0, torch.arange(count, dtype=torch.int32)).to(device)
         self.slopes = torch.randn(count, generator=noise).to(device)
 
-    def spoken(self, temperature=1.0, allowed=True):
+    def spoken(self, temperature: float | torch.Tensor = 1.0, allowed=True):
         return Spoken(
             *_Speak.apply(self.features, self.table, self.bias, self.targets, temperature, allowed, self.keys)
         )
