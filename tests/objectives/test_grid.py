@@ -92,11 +92,11 @@ def updated(config: ObjectiveConfig, steps: int) -> list[float]:
     tokens[:, 0], tokens[:, 7], tokens[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
     batch = Batch(tokens, (torch.arange(LENGTH) > 7).long().repeat(ROWS, 1), torch.arange(ROWS, dtype=torch.int32))
     losses: list[float] = []
-    stretch = begin_stage(model, 0, 0, steps, OptimizerConfig(), 0, 2)
+    stretch = begin_stage(model, steps, OptimizerConfig(), 0, 2, 0)
     for step in range(steps):
         if step == stretch.end:
             stretch.give_back(model)
-            stretch = begin_stage(model, model.stage + 1, step, steps, OptimizerConfig(), 0, 2)
+            stretch = begin_stage(model, steps, OptimizerConfig(), 0, 2, step)
         tallies = stretch.update(batch, step, 1e-3).tolist()
         found = model.summary(dict(zip(model.tallies, tallies[:-1], strict=True)))
         losses += [value for name, value in found.items() if name.endswith("loss")] + tallies[-1:]

@@ -38,7 +38,7 @@ def test_it_learns(kind, data):
     held, device = held_batches(data, 32, 64, 16), torch.device("cpu")
     before = evaluate(model, held, device)
     model.train()
-    stretch = begin_stage(model, 0, 0, STEPS, OptimizerConfig(), 0, 1)
+    stretch = begin_stage(model, STEPS, OptimizerConfig(), 0, 1, 0)
     for step in range(STEPS):
         stretch.update(rows.batch(step, 32), step, 3e-3 * min(1, (step + 1) / 20))
     after = evaluate(model, held, device)

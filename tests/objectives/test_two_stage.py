@@ -136,8 +136,8 @@ def test_each_stage_learns():
     original, segments = batch(rows=8)
     rows = Batch(original, segments, torch.arange(8, dtype=torch.int32))
     found, step = [], 0
-    for stage in (0, 1):
-        stretch = begin_stage(model, stage, step, total, OptimizerConfig(), 0, 1)
+    for _ in model.stages:
+        stretch = begin_stage(model, total, OptimizerConfig(), 0, 1, step)
         for last in (stretch.begin, stretch.end):
             while step < last:
                 stretch.update(rows, step, 2e-3 * min(1, (step - stretch.begin + 1) / 20))

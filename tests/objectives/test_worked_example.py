@@ -32,7 +32,7 @@ def test_it_does_what_it_says():
     expected = torch.nn.functional.binary_cross_entropy_with_logits(outcome.scores, outcome.replaced.float())
     assert outcome.loss.item() == pytest.approx(expected.item(), rel=1e-5)
     model.train()
-    stretch = begin_stage(model, 0, 0, 60, OptimizerConfig(), 0, 1)
+    stretch = begin_stage(model, 60, OptimizerConfig(), 0, 1, 0)
     losses = [
         stretch.update((*batch(), torch.arange(ROWS, dtype=torch.int32)), step, 3e-3)[1].item() for step in range(60)
     ]

@@ -186,17 +186,29 @@ def test_what_a_run_may_be_resumed_with(finished):
         assert "Traceback" not in caught.value.stderr
 
 
-def test_evaluate_gives_the_run_s_own_numbers(finished, tmp_path):
-    found = json.loads(elektron("evaluate", finished, "--rows", 8, "--json").stdout)
-    held = [record for record in read(finished) if record["kind"] == "held"][-1]
+def evaluated(run: Path) -> dict[str, float]:
+    """What `evaluate` finds, which is what the run itself found at its end."""
+    found = json.loads(elektron("evaluate", run, "--rows", 8, "--json").stdout)
+    held = [record for record in read(run) if record["kind"] == "held"][-1]
     for name, value in held.items():
         if isinstance(value, float):
             assert found[name] == pytest.approx(value, rel=1e-5), name
+    return found
+
+
+def test_evaluate_gives_the_run_s_own_numbers(finished, tmp_path):
+    found = evaluated(finished)
     elektron("export", finished, "--to", tmp_path / "out")
     flags = ["--data", finished / "data", "--length", 16, "--rows", 8]
     exported = json.loads(elektron("evaluate", tmp_path / "out", *flags, "--json").stdout)
     assert exported == pytest.approx(found, rel=1e-5)
     assert "detection auc" in elektron("evaluate", tmp_path / "out", *flags).stdout
+
+
+def test_evaluate_knows_how_frequent_words_are(finished, tmp_path):
+    flags = ["--objective.generator", "unigram", "--objective.masking", "frequency"]
+    elektron("pretrain", "--data", finished / "data", "--run", tmp_path / "run", *flags, *FLAGS, *TEN_STEPS)
+    evaluated(tmp_path / "run")
 
 
 def test_export_with_onnx(finished, tmp_path):

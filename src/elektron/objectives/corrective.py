@@ -28,13 +28,13 @@ from elektron.kernels.judging import Judged, judge
 from elektron.kernels.masking import corrupt, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import EncoderConfig
-from elektron.model.heads import CopyHead, Discriminator, Generator, merged
+from elektron.model.heads import CopyHead, Discriminator, Generator
 from elektron.objectives import proposing
 from elektron.objectives.all_tokens_mlm import copied_losses
 from elektron.objectives.electra import JUDGED, discriminator_metrics
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.mlm import NAMED, encoder_metrics, named_tallies
-from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, noise_of
 from elektron.objectives.proposing import (
     Proposed,
     generator_metrics,
@@ -44,6 +44,8 @@ from elektron.objectives.proposing import (
     propose,
     proposing_flops,
     shared_embeddings,
+    stages_with,
+    with_generator,
 )
 
 CONTRASTED = ("views", "contrast_loss", "contrast_hits")
@@ -77,8 +79,7 @@ class Corrective(Objective):
         self.network = Generator(shape, large)
         self.gate = CopyHead(shape.width)
         self.generator = make_proposer(shape, config, small, self.network.encoder)
-        if config.generator == "frozen":
-            self.stages = (Stage(learns=("network.", "gate.")),)
+        self.stages = stages_with(config, "network.", "gate.")
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
@@ -133,8 +134,7 @@ class Corrective(Objective):
         return network + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        found: dict[str, Discriminator | Generator] = {"encoder": merged(self.network)}
-        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})
+        return with_generator("encoder", self.network, self.generator)
 
 
 def crop_length(length: int) -> int:

@@ -19,10 +19,10 @@ from elektron.kernels.judging import Judged
 from elektron.kernels.masking import Corrupted, corrupt, covered, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import EncoderConfig
-from elektron.model.heads import Discriminator, Generator, merged
+from elektron.model.heads import Discriminator, Generator
 from elektron.objectives import proposing, sentences
 from elektron.objectives.lexicon import Lexicon
-from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, noise_of
 from elektron.objectives.proposing import (
     Proposed,
     generator_metrics,
@@ -30,6 +30,8 @@ from elektron.objectives.proposing import (
     propose,
     proposing_flops,
     shared_embeddings,
+    stages_with,
+    with_generator,
 )
 from elektron.objectives.sentences import SentenceHead, sentence_metrics, spared
 
@@ -47,8 +49,7 @@ class Electra(Objective):
         self.generator = make_proposer(shape, config, small, self.discriminator.encoder)
         self.sentence = SentenceHead(shape.width) if config.sentence_weight else None
         self.tallies = *proposing.TALLIES, *JUDGED, *(sentences.TALLIES if self.sentence else ())
-        if config.generator == "frozen":
-            self.stages = (Stage(learns=("discriminator.", "sentence.")),)
+        self.stages = stages_with(config, "discriminator.", "sentence.")
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
@@ -81,15 +82,11 @@ class Electra(Objective):
         return self.discriminator.head.judge(hidden, replaced), replaced
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        config, found = self.config, generator_metrics(tallies) | discriminator_metrics(tallies)
-        loss = (
-            config.generator_weight * found["generator_loss"]
-            + config.discriminator_weight * found["discriminator_loss"]
-        )
+        found = electra_metrics(self.config, tallies)
         if self.sentence is not None:
             found |= sentence_metrics(tallies)
-            loss += config.sentence_weight * found["sentence_loss"]
-        return {"loss": loss, **found}
+            found["loss"] += self.config.sentence_weight * found["sentence_loss"]
+        return found
 
     def flops_per_token(self, length: int) -> float:
         large, words = self.discriminator.encoder.config, self.lexicon.size
@@ -98,8 +95,7 @@ class Electra(Objective):
         return discriminator + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        found: dict[str, Discriminator | Generator] = {"discriminator": merged(self.discriminator)}
-        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})
+        return with_generator("discriminator", self.discriminator, self.generator)
 
 
 def labelled(config: ObjectiveConfig, original: Tensor, proposed: Proposed) -> Corrupted:
@@ -115,6 +111,13 @@ def labelled(config: ObjectiveConfig, original: Tensor, proposed: Proposed) -> C
 def judged_tallies(judged: Judged) -> Tensor:
     size = torch.full((1,), judged.scores.numel(), dtype=torch.float64, device=judged.scores.device)
     return torch.cat([size, judged.tallies])
+
+
+def electra_metrics(config: ObjectiveConfig, tallies: dict[str, float]) -> dict[str, float]:
+    """Of a generator and a discriminator, and the weighed sum of their losses."""
+    found = generator_metrics(tallies) | discriminator_metrics(tallies)
+    generator, discriminator = found["generator_loss"], found["discriminator_loss"]
+    return {"loss": config.generator_weight * generator + config.discriminator_weight * discriminator, **found}
 
 
 def discriminator_metrics(tallies: dict[str, float]) -> dict[str, float]:

@@ -32,11 +32,11 @@ from elektron.model.encoder import EncoderConfig
 from elektron.model.heads import Discriminator, Generator, merged
 from elektron.model.two_tower import TwoTower
 from elektron.objectives import proposing
-from elektron.objectives.electra import JUDGED, discriminator_metrics, judging_flops
+from elektron.objectives.electra import JUDGED, electra_metrics, judging_flops
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.masking import hide
 from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
-from elektron.objectives.proposing import generator_metrics, naming_flops, shared_embeddings
+from elektron.objectives.proposing import naming_flops, shared_embeddings
 
 
 class Proposed(NamedTuple):
@@ -112,12 +112,7 @@ class Electric(Objective):
         return Proposed(sampled, losses, log_q, said.hits.view_as(original), samples == original)
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        found = generator_metrics(tallies) | discriminator_metrics(tallies)
-        loss = (
-            self.config.generator_weight * found["generator_loss"]
-            + self.config.discriminator_weight * found["discriminator_loss"]
-        )
-        return {"loss": loss, **found}
+        return electra_metrics(self.config, tallies)
 
     def flops_per_token(self, length: int) -> float:
         """The noise model names all tokens and learns; the samples meet the vocabulary once more, and that is all."""

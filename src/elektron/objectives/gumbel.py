@@ -34,11 +34,11 @@ from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import EncoderConfig
 from elektron.model.heads import Discriminator, Generator, merged
 from elektron.objectives import proposing
-from elektron.objectives.electra import JUDGED, discriminator_metrics, judged_tallies, judging_flops
+from elektron.objectives.electra import JUDGED, electra_metrics, judged_tallies, judging_flops
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.masking import hide
 from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
-from elektron.objectives.proposing import generator_metrics, naming_flops, shared_embeddings, tallies_of
+from elektron.objectives.proposing import naming_flops, shared_embeddings, tallies_of
 
 
 class Gumbel(Objective):
@@ -85,12 +85,7 @@ class Gumbel(Objective):
         return F.linear(features, table, self.generator.head.bias.to(table.dtype)).float()
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        config, found = self.config, generator_metrics(tallies) | discriminator_metrics(tallies)
-        loss = (
-            config.generator_weight * found["generator_loss"]
-            + config.discriminator_weight * found["discriminator_loss"]
-        )
-        return {"loss": loss, **found}
+        return electra_metrics(self.config, tallies)
 
     def flops_per_token(self, length: int) -> float:
         """With one product more over the vocabulary, from vectors' gradients to those of soft samples."""

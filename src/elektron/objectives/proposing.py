@@ -20,11 +20,11 @@ from elektron.kernels.masking import masked_count, picked
 from elektron.kernels.vocabulary import Spoken, speak
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
-from elektron.model.heads import Generator
+from elektron.model.heads import Discriminator, Generator, Network, merged
 from elektron.model.two_tower import TwoTower
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.masking import hide
-from elektron.objectives.objective import Noise, ObjectiveConfig, generator_shape
+from elektron.objectives.objective import Noise, ObjectiveConfig, Stage, generator_shape
 
 TALLIES = ("masked", "generator_loss", "generator_hits", "sampled_hits")
 Proposer = Generator | TwoTower | None
@@ -60,6 +60,17 @@ def make_proposer(shape: EncoderConfig, config: ObjectiveConfig, embeddings: Emb
         return Generator(shape, embeddings, large)
     small = generator_shape(shape, config)
     return TwoTower(small, embeddings) if config.generator == "two-tower" else Generator(small, embeddings)
+
+
+def stages_with(config: ObjectiveConfig, *learns: str) -> tuple[Stage, ...]:
+    """One stage, in which all learn, or all but a frozen generator."""
+    return (Stage(learns=learns),) if config.generator == "frozen" else (Stage(),)
+
+
+def with_generator(name: str, network: Network, generator: Proposer) -> dict[str, Discriminator | Generator]:
+    """What comes out of a run: the network, and the generator if it is one that others can read."""
+    found: dict[str, Discriminator | Generator] = {name: merged(network)}
+    return found | ({"generator": generator} if isinstance(generator, Generator) else {})
 
 
 def propose(

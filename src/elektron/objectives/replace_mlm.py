@@ -14,11 +14,11 @@ from elektron.kernels.counters import elements
 from elektron.kernels.masking import corrupt, masked_count, picked
 from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import EncoderConfig
-from elektron.model.heads import Discriminator, Generator, merged
+from elektron.model.heads import Discriminator, Generator
 from elektron.objectives import proposing
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.mlm import NAMED, encoder_metrics, named_tallies
-from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, Stage, noise_of
+from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome, noise_of
 from elektron.objectives.proposing import (
     generator_metrics,
     make_proposer,
@@ -27,6 +27,8 @@ from elektron.objectives.proposing import (
     propose,
     proposing_flops,
     shared_embeddings,
+    stages_with,
+    with_generator,
 )
 
 
@@ -41,8 +43,7 @@ class ReplaceMLM(Objective):
         large, small = shared_embeddings(shape, config, lexicon.size)
         self.network = Generator(shape, large)
         self.generator = make_proposer(shape, config, small, self.network.encoder)
-        if config.generator == "frozen":
-            self.stages = (Stage(learns=("network.",)),)
+        self.stages = stages_with(config, "network.")
 
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:
         config, noise = self.config, noise_of(keys, self.training)
@@ -66,5 +67,4 @@ class ReplaceMLM(Objective):
         return network + proposing_flops(self.generator, self.config, length, words)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        found: dict[str, Discriminator | Generator] = {"encoder": merged(self.network)}
-        return found | ({"generator": self.generator} if isinstance(self.generator, Generator) else {})
+        return with_generator("encoder", self.network, self.generator)

@@ -32,12 +32,11 @@ from elektron.model.cost import PASSES, encoder_flops
 from elektron.model.encoder import EncoderConfig
 from elektron.model.heads import Discriminator, Generator, merged
 from elektron.objectives import proposing
-from elektron.objectives.electra import JUDGED, discriminator_metrics, judged_tallies, judging_flops
+from elektron.objectives.electra import JUDGED, electra_metrics, judged_tallies, judging_flops
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, generator_shape, noise_of
 from elektron.objectives.proposing import (
     Proposed,
-    generator_metrics,
     named,
     naming_flops,
     shared_embeddings,
@@ -125,12 +124,7 @@ class Span(Objective):
         return sampled
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
-        found = generator_metrics(tallies) | discriminator_metrics(tallies)
-        loss = (
-            self.config.generator_weight * found["generator_loss"]
-            + self.config.discriminator_weight * found["discriminator_loss"]
-        )
-        return {"loss": loss, **found}
+        return electra_metrics(self.config, tallies)
 
     def flops_per_token(self, length: int) -> float:
         large, small = self.discriminator.encoder.config, self.generator.encoder.config

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -25,7 +26,7 @@ from elektron.train.health import troubles
 from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
-from elektron.train.stages import Stretch, begin_stage, share_over, stage_at
+from elektron.train.stages import begin_stage, share_over
 
 _TRAIN, _HELD = 1, 2
 
@@ -100,14 +101,8 @@ def train(
     if saved:
         restore(model, saved.model)
     step, tally = _resume(saved, model.tallies)
-
-    def begin() -> Stretch:
-        stage = stage_at(model.stages, step, total)
-        return begin_stage(model, stage, step, total, optimizer_config, seed, config.accumulate)
-
-    stretch = begin()
-    if saved and step > stretch.begin:
-        stretch.optimizer.load(saved.optimizer, step - stretch.begin)
+    begin = partial(begin_stage, model, total, optimizer_config, seed, config.accumulate)
+    stretch = begin(step, saved.optimizer if saved else None)
 
     with (
         Display(total, step) as display,
@@ -122,7 +117,7 @@ def train(
         for batch in batches:
             if step == stretch.end:
                 stretch.give_back(model)
-                stretch = begin()
+                stretch = begin(step)
             phase = phases[phase_at(phases, step)[0]]
             rate = learning_rate(schedule, step - stretch.begin, stretch.end - stretch.begin)
             tally.add(stretch.update(batch, step, rate))

@@ -49,15 +49,24 @@ def share_over(stages: tuple[Stage, ...], step: int, total: int) -> float:
 
 
 def begin_stage(
-    model: Objective, number: int, step: int, total: int, config: OptimizerConfig, seed: int, accumulate: int
+    model: Objective,
+    total: int,
+    config: OptimizerConfig,
+    seed: int,
+    accumulate: int,
+    step: int,
+    state: dict[str, Tensor] | None = None,
 ) -> Stretch:
-    """Enter a stage at its first step, or where a checkpoint left it."""
+    """Enter the stage that `step` of `total` is in: at its first step, or with the moments that a checkpoint left."""
+    number = stage_at(model.stages, step, total)
     stage, (begin, end) = model.stages[number], begins(model.stages, total)[number : number + 2]
     model.stage = number
     if step == begin:
         _inherit(model, stage)
     device = next(model.parameters()).device
     optimizer = Optimizer(model, config, precision(device), lambda name: float(name.startswith(stage.learns)))
+    if state is not None and step > begin:
+        optimizer.load(state, step - begin)
 
     def forward(original: Tensor, segments: Tensor, keys: Tensor, step: Tensor) -> Outcome:
         return model(original, segments, keys, step / total)

@@ -11,6 +11,7 @@ from rich.console import Console
 from elektron.config import parse
 from elektron.data.shards import open_data
 from elektron.model.weights import lower
+from elektron.objectives.lexicon import lexicon_of
 from elektron.train.device import DeviceName, choose_device, precision
 from elektron.train.evaluate import evaluate
 from elektron.train.loop import held_batches
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     data = open_data(Path(config.data) if config.data else opened.config.data_folder)
     if data.tokenizer.hash != opened.tokenizer.hash:
         raise ValueError(f"the data was prepared with another tokenizer than {config.model} was trained with")
+    opened.model.lexicon = lexicon_of(data.tokenizer, data.train.counts(data.index.vocab_size))
     length = config.length or (opened.config.train.phases[-1][1] if is_run else min(128, opened.config.model.positions))
     device = choose_device(config.device)
     batches = held_batches(data, length, config.rows, config.batch)
