@@ -1,6 +1,7 @@
 """`elektron compare`: several objectives with one budget, stopped and taken up again."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -73,6 +74,29 @@ def test_one_budget_for_all(data_folder, tags, tmp_path, monkeypatch, capsys):
     assert "is a comparison with other settings" in capsys.readouterr().err
 
 
+def test_stopped_on_the_way_it_comes_to_the_same(data_folder, tags, tmp_path, monkeypatch):
+    arguments = [*MICRO, "--data", data_folder, "--objectives", "electra", "--points", 2, "--probes", f"pos={tags}"]
+    arguments += ["--budget-tokens", 400 * 64, "--watch.log-every", 10]
+    run(monkeypatch, *arguments, "--run", tmp_path / "whole")
+    out = tmp_path / "parts"
+    command = [sys.executable, "-m", "elektron", "compare", *map(str, arguments), "--run", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("step 210/"):  # the first half is over
+                break
+        process.terminate()
+        process.stdout.read()
+    assert process.returncode == 143
+    steps = [int(path.name.removeprefix("step-")) for path in (out / "electra/seed-0/checkpoints").glob("step-*")]
+    assert min(steps) == 200 < max(steps) < 400
+    run(monkeypatch, *arguments, "--run", out)
+    results, expected = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("parts", "whole"))
+    for found in results["electra"] + expected["electra"]:
+        del found["seconds"]
+    assert results == expected
+
+
 def test_tokens_seconds_and_tasks(data_folder, tags, tmp_path, monkeypatch):
     arguments = [*MICRO, "--data", data_folder, "--objectives", "electra,mlm", "--task-seeds", 1]
     arguments += ["--tasks", f"pos={tags}"]
@@ -94,6 +118,7 @@ def test_tokens_seconds_and_tasks(data_folder, tags, tmp_path, monkeypatch):
         (["--probes", "cola=x"], "probes are of words' tags"),
         (["--probes", "pos"], "are NAME=FOLDER"),
         (["--probes", "pos=nowhere"], "is missing"),
+        (["--tasks", "sts-b=nowhere"], "unknown task 'sts-b'; known are glue, cola"),
         (["--seeds", 0], "at least 1"),
     ],
 )

@@ -74,11 +74,8 @@ class Plan(NamedTuple):
 
 def names_of(source: SourceConfig) -> list[str]:
     """The tasks that are asked for: one, or those of GLUE that are there."""
-    known = [*glue.TASKS, *TAGGING, *READING, OWN]
-    if source.task in known:
-        return [source.task]
     if source.task != "glue":
-        raise ValueError(f"unknown task {source.task!r}; known are glue, {', '.join(known)}")
+        return [source.task]
     names = [name for name in glue.TASKS if glue.is_there(name, source.data)]
     if not names:
         folders = ", ".join(protocol.folder for protocol in glue.TASKS.values())
@@ -87,6 +84,9 @@ def names_of(source: SourceConfig) -> list[str]:
 
 
 def plan_of(name: str, source: SourceConfig) -> Plan:
+    known = [*glue.TASKS, *TAGGING, *READING, OWN]
+    if name not in known:
+        raise ValueError(f"unknown task {name!r}; known are glue, {', '.join(known)}")
     if name in glue.TASKS:
         if source.train or source.dev or source.test:
             raise ValueError(f"{name} is read from GLUE's folder, --data: --train, --dev and --test are not for it")

@@ -96,9 +96,8 @@ def main(arguments: Sequence[str]) -> None:
                 stopped = pretrain(run)
                 if stopped:
                     sys.exit(stopped)
-                share = plan[kind].flops / sum(p[0] for p in run.train.phases)
                 asked = config.probes, config.tasks, config.task_seeds, config.device
-                found.setdefault(kind, []).append(quality.of_run(run.run, share, *asked, console))
+                found.setdefault(kind, []).append(quality.of_run(run.run, _points(run, plan[kind]), *asked, console))
                 tell(config.run, found)
         for path in tell(config.run, found):
             console.print(f"{path.suffix[1:]}: {path}")
@@ -153,6 +152,12 @@ def _share(config: Config, kind: Kind, words: int) -> Share:
     return Share([(p.steps, p.length, p.rows) for p in scaled], flops, total_tokens(scaled))
 
 
+def _points(run: RunConfig, share: Share) -> dict[int, float]:
+    """The steps whose checkpoints are evaluated, and their FLOPs; where a run was stopped meanwhile is none of them."""
+    steps, every = sum(steps for steps, _, _ in share.phases), run.watch.checkpoint_every
+    return {step: share.flops * step / steps for step in (*range(every, steps, every), steps)}
+
+
 def _run(config: Config, kind: Kind, seed: int, share: Share) -> RunConfig:
     """The config of one run: a run like any other."""
     steps = sum(steps for steps, _, _ in share.phases)
@@ -166,5 +171,5 @@ def _run(config: Config, kind: Kind, seed: int, share: Share) -> RunConfig:
         objective=choices.as_needed(config.objective, kind),
         schedule=replace(config.schedule, warmup_steps=min(config.schedule.warmup_steps, steps // 10)),
         train=replace(config.train, phases=tuple(tuple(phase) for phase in share.phases)),
-        watch=replace(config.watch, checkpoint_every=-(-steps // config.points), keep_checkpoints=config.points),
+        watch=replace(config.watch, checkpoint_every=-(-steps // config.points), keep_checkpoints=steps),
     )

@@ -18,7 +18,7 @@ from elektron.tasks.results import markdown
 from elektron.tasks.words import TAGGING
 from elektron.train import metrics
 from elektron.train.charts import COLOURS, Curve, chart, page
-from elektron.train.checkpoint import all_steps, folder_of
+from elektron.train.checkpoint import folder_of
 from elektron.train.device import DeviceName, choose_device
 from elektron.train.probe import probe
 from elektron.verbs import finetune
@@ -63,17 +63,17 @@ def _pair(said: str) -> tuple[str, str]:
 
 def of_run(
     run: Path,
-    flops_a_step: float,
+    points: Mapping[int, float],
     probes: Sequence[str],
     tasks: Sequence[str],
     task_seeds: int,
     device: DeviceName,
     console: Console,
 ) -> Quality:
-    """All that is asked of a finished run."""
+    """All that is asked of a finished run; `points` are the steps to probe and their FLOPs."""
     known: dict[str, Any] = read_json(run / _FILE) if (run / _FILE).exists() else {}
     for name, folder in map(_pair, probes):
-        for step in all_steps(run):
+        for step in points:
             if str(step) not in known.setdefault(name, {}):
                 known[name][str(step)] = _probed(name, folder, folder_of(run, step), device)
                 write_json(run / _FILE, known)
@@ -87,10 +87,7 @@ def of_run(
         facts["tokens"],
         sum(record["clock"]["seconds"] for record in train),
         {name: value for name, value in held.items() if name.endswith(_HELD)},
-        {
-            name: [(int(step) * flops_a_step, score) for step, score in known[name].items()]
-            for name, _ in map(_pair, probes)
-        },
+        {name: [(flops, known[name][str(step)]) for step, flops in points.items()] for name, _ in map(_pair, probes)},
         {name: _tuned(name, folder, run, task_seeds, device) for name, folder in map(_pair, tasks)},
     )
 
