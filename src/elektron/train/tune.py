@@ -45,7 +45,7 @@ class RecipeConfig:
     """Times the training examples are seen."""
     batch: int = 32
     """Examples of an update."""
-    window: int = 128
+    window: int = 32
     """Batches whose examples are sorted by length together, so that little of them is padding; 1: any with any."""
     warmup: float = 0.1
     """Share of the updates in which the learning rate rises."""
