@@ -104,7 +104,10 @@ def test_tokens_seconds_and_tasks(data_folder, tags, tmp_path, monkeypatch):
     plan = json.loads((tmp_path / "tokens" / "plan.json").read_text())
     assert [share["tokens"] for share in plan.values()] == [1280, 1280]
     results = json.loads((tmp_path / "tokens" / "results.json").read_text())
-    assert all(0 <= seeds[0]["tasks"]["pos"] <= 1 for seeds in results.values())
+    for kind, (quality,) in results.items():
+        flops = plan[kind]["flops"]
+        assert [at for at, _ in quality["tasks"]["pos"]] == pytest.approx([flops / 4, flops / 2, 3 * flops / 4, flops])
+        assert all(0 <= score <= 1 for _, score in quality["tasks"]["pos"])
     run(monkeypatch, *MICRO, "--data", data_folder, "--run", tmp_path / "s", "--budget-seconds", 2)
     assert all(share["tokens"] >= 640 for share in json.loads((tmp_path / "s" / "plan.json").read_text()).values())
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 WIDTH, HEIGHT = 420, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 26
+FEW = 12
+"""Points of a curve that are marked each."""
 
 
 class Curve(NamedTuple):
@@ -53,8 +55,8 @@ def chart(title: str, curves: list[Curve], from_zero: bool = False, along: str =
             if spread:
                 (across, low), (_, high) = place(x, y - spread), place(x, y + spread)
                 parts.append(f"<line class={curve.style} x1={across:.1f} x2={across:.1f} y1={low:.1f} y2={high:.1f} />")
-        if len(curve.points) == 1:
-            across, up = place(*curve.points[0])
+        for point in curve.points if len(curve.points) <= FEW and curve.style != "mark" else ():
+            across, up = place(*point)
             parts.append(f"<circle class={curve.style} cx={across:.1f} cy={up:.1f} r=3 />")
         parts.append(
             f'<polyline class={curve.style} points="{points}" data-name="{curve.name}" data-points="{data}" />'
@@ -142,6 +144,9 @@ polyline.held { stroke: var(--held); stroke-width: 2.2; }
 polyline.mark { stroke: var(--quiet); stroke-dasharray: 4 4; stroke-width: 1.2; }
 .cursor { stroke: var(--quiet); }
 .troubles { color: var(--held); padding-left: 20px; }
+circle.train { fill: var(--train); }
+circle.held { fill: var(--held); }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: 2px 18px 2px 0; font-variant-numeric: tabular-nums; }
 th { font-weight: 500; color: var(--quiet); }

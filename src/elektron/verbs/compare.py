@@ -52,7 +52,7 @@ class Config(RunConfig):
     probes: tuple[str, ...] = ()
     """Linear probes on the frozen encoder: pos=FOLDER chunk=FOLDER (folders as `elektron finetune` reads them)."""
     tasks: tuple[str, ...] = ()
-    """Tasks to fine-tune the last checkpoint on: cola=GLUE rte=GLUE ner=FOLDER ..."""
+    """Tasks to fine-tune those checkpoints on: cola=GLUE rte=GLUE ner=FOLDER ..."""
     task_seeds: int = 3
     """Seeds of each task."""
 

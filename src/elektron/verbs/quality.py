@@ -40,8 +40,8 @@ class Quality(NamedTuple):
     """Held-out metrics of its own objective, at the end."""
     probes: dict[str, list[tuple[float, float]]]
     """Of each probe, (FLOPs, score) of checkpoint after checkpoint."""
-    tasks: dict[str, float]
-    """Median scores of fine-tuned tasks."""
+    tasks: dict[str, list[tuple[float, float]]]
+    """Of each fine-tuned task, (FLOPs, median score)."""
 
 
 def check(probes: Sequence[str], tasks: Sequence[str]) -> None:
@@ -88,7 +88,10 @@ def of_run(
         sum(record["clock"]["seconds"] for record in train),
         {name: value for name, value in held.items() if name.endswith(_HELD)},
         {name: [(flops, known[name][str(step)]) for step, flops in points.items()] for name, _ in map(_pair, probes)},
-        {name: _tuned(name, folder, run, task_seeds, device) for name, folder in map(_pair, tasks)},
+        {
+            name: [(flops, _tuned(name, folder, run, step, task_seeds, device)) for step, flops in points.items()]
+            for name, folder in map(_pair, tasks)
+        },
     )
 
 
@@ -102,10 +105,11 @@ def _probed(name: str, folder: str, checkpoint: Path, device_name: DeviceName) -
     return task.metrics(dev.known, outputs)[task.metric]
 
 
-def _tuned(name: str, folder: str, run: Path, seeds: int, device: DeviceName) -> float:
+def _tuned(name: str, folder: str, run: Path, step: int, seeds: int, device: DeviceName) -> float:
     """The median score of a task, by `elektron finetune`, which asks nothing twice either."""
-    out = run / "finetuned"
-    where = ["--model", str(run), "--data", folder, "--out", str(out), "--device", device]
+    checkpoint = folder_of(run, step)
+    out = run / "finetuned" / checkpoint.name
+    where = ["--model", str(checkpoint), "--data", folder, "--out", str(out), "--device", device]
     finetune.main([name, *where, "--seeds", str(seeds), "--keep", "none"])
     return statistics.median(result["score"] for result in read_json(out / _RESULTS)[name])
 
@@ -134,7 +138,7 @@ def _table(found: Mapping[str, Sequence[Quality]]) -> tuple[list[str], list[list
             [
                 *(kind, f"{of[0].flops:.3g}", f"{of[0].tokens:,}", f"{statistics.fmean(q.seconds for q in of):,.0f}"),
                 *(_spread([100 * quality.probes[name][-1][1] for quality in of], 1) for name in first.probes),
-                *(_spread([100 * quality.tasks[name] for quality in of], 1) for name in first.tasks),
+                *(_spread([100 * quality.tasks[name][-1][1] for quality in of], 1) for name in first.tasks),
                 *(_spread([q.held[name] for q in of], 3) if name in of[0].held else "" for name in held),
             ]
         )
@@ -155,11 +159,10 @@ def _page(name: str, found: Mapping[str, Sequence[Quality]]) -> str:
         curves = [_curve(kind, styles[kind], [q.probes[probed] for q in of]) for kind, of in found.items()]
         figures.append(chart(f"{probed}: linear probe, percent by FLOPs", curves, along="FLOPs"))
     for task in first.tasks:
-        ends = {kind: [[(q.flops, q.tasks[task])] for q in of] for kind, of in found.items()}
-        curves = [_curve(kind, styles[kind], of) for kind, of in ends.items()]
+        curves = [_curve(kind, styles[kind], [q.tasks[task] for q in of]) for kind, of in found.items()]
         figures.append(chart(f"{task}: fine-tuned, percent by FLOPs", curves, along="FLOPs"))
     rows = "".join("<tr>" + "".join(f"<td>{cell}" for cell in line) for line in lines)
-    table = f"<table><tr>{''.join(f'<th>{cell}' for cell in header)}{rows}</table>"
+    table = f"<div class=wide><table><tr>{''.join(f'<th>{cell}' for cell in header)}{rows}</table></div>"
     said = "The same data and the same budget for each objective; bars are standard deviations over seeds."
     return page(name, f"<p class=quiet>{said}</p>\n<div class=charts>{''.join(figures)}</div>\n<h2>Table</h2>\n{table}")
 
