@@ -24,13 +24,21 @@ def _poisoned(tensor):
 
 
 def drawn(shape, dtype, device, masked, seed=0):
-    """qkv, gradient of the result, mask, keys. The first row of a mask hides every key, where there are others."""
+    """qkv, gradient of the result, mask, keys. The first row of a mask hides every key, where there are others. Masks
+    may be "views", of each query its own, or "causal", the same for all rows."""
     rows, length, heads, width = shape
     noise = torch.Generator().manual_seed(seed)
     qkv = torch.randn(rows, length, 3 * heads * width, generator=noise).to(device, dtype)
     grad = torch.randn(rows, length, heads * width, generator=noise).to(device, dtype)
     mask = None
-    if masked:
+    if masked == "causal":
+        mask = torch.ones(1, length, length, dtype=torch.bool, device=device).tril()
+    elif masked == "views":
+        mask = (torch.rand(rows, length, length, generator=noise) < 0.4).to(device)
+        mask[0] = rows == 1
+        mask[-1, -1, 0] = True
+        mask[-1, : length // 2] = False  # some see nothing
+    elif masked:
         mask = (torch.rand(rows, length, generator=noise) < 0.6).to(device)
         mask[0] = rows == 1
         mask[-1, 0] = True
@@ -44,16 +52,16 @@ def reference(qkv, grad, heads, mask, rate, keys):
     q, k, v = qkv.view(rows, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     scores = torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
     seen = torch.ones(rows, length) if mask is None else mask.double().cpu()
-    dead = seen.sum(1) == 0
-    hidden = ((seen == 0) & ~dead[:, None])[:, None, None]
-    probabilities = scores.masked_fill(hidden, -torch.inf).softmax(-1) * ~dead[:, None, None, None]
+    seen = (seen if seen.ndim == 3 else seen[:, None]).expand(rows, length, length)[:, None]  # [B, 1, T, T]
+    dead = seen.sum(-1, keepdim=True) == 0
+    probabilities = scores.masked_fill((seen == 0) & ~dead, -torch.inf).softmax(-1) * ~dead
     if rate:
         probabilities = probabilities * kept(scores.shape, rate, keys.cpu(), torch.float64) / (1 - rate)
     out = torch.einsum("bhij,bhjd->bihd", probabilities, v).reshape(rows, length, -1)
     out.backward(grad.double().cpu())
-    lse = scores.masked_fill(seen[:, None, None] == 0, -torch.inf).logsumexp(-1)
+    lse = scores.masked_fill(seen == 0, -torch.inf).logsumexp(-1)
     assert qkv.grad is not None
-    return out.detach(), lse.masked_fill(dead[:, None, None], torch.inf).detach(), qkv.grad
+    return out.detach(), lse.masked_fill(dead.squeeze(-1), torch.inf).detach(), qkv.grad
 
 
 def assert_near(found, expected, tolerance):
@@ -76,13 +84,13 @@ def check(shape, dtype, device, masked, rate):
     assert_near(lse.cpu()[seen], expected_lse[seen], 1e-5)
     assert_near(dqkv, expected_dqkv, 2 * tolerance)
     assert_near(sums.sum(0), expected_dqkv.flatten(0, 1).sum(0), 4 * tolerance)
-    if masked and shape[0] > 1:
+    if masked and masked != "causal" and shape[0] > 1:
         assert (out[0] == 0).all()
         assert (dqkv[0] == 0).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [False, True, "views", "causal"])
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("length", [1, 5, 63, 64, 100, 128])
 def test_short_rows_are_the_reference(length, rate, masked, dtype, device):
@@ -98,6 +106,9 @@ def test_short_rows_are_the_reference(length, rate, masked, dtype, device):
         ((2, 131, 1, 16), True, 0.0),
         ((1, 192, 1, 16), False, 0.1),
         ((1, 256, 1, 16), False, 0.0),
+        ((2, 147, 1, 16), "views", 0.1),
+        ((2, 256, 1, 16), "views", 0.0),
+        ((2, 150, 2, 16), "causal", 0.2),
     ],
 )
 def test_long_rows_are_the_reference(shape, masked, rate, dtype, device):
@@ -111,7 +122,7 @@ def test_widths_of_heads_and_long_rows(shape, dtype, device):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [False, True, "views", "causal"])
 @pytest.mark.parametrize("shape", [(3, 1, 1, 16), (3, 9, 2, 8), (2, 33, 3, 5)])
 def test_the_plain_twin_is_the_reference(shape, masked, rate, device):
     qkv, grad, mask, keys = drawn(shape, torch.float64, device, masked)
@@ -123,14 +134,16 @@ def test_the_plain_twin_is_the_reference(shape, masked, rate, device):
     assert_near(qkv.grad, expected_dqkv, 1e-12)
 
 
+@pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("length", [20, 140])
-def test_scores_may_be_large(length, device):
+def test_scores_may_be_large(length, views, device):
     """A hidden key that would overflow the exponential, and scores far below zero."""
     dtype = torch.float16
     qkv, grad, mask, keys = drawn((2, length, 1, 16), dtype, device, True)
     assert mask is not None
     qkv[:, :, :16] = 20
     qkv[:, :, 16:32] = torch.where(mask[..., None], qkv[:, :, 16:32] - 20, 30.0)
+    mask = mask[:, None].repeat(1, length, 1) if views else mask
     out, lse = attention_forward(qkv, 1, mask, 0.1, keys)
     dqkv = attention_backward(grad, qkv, out, lse, 1, mask, 0.1, keys, torch.empty(64, qkv.shape[2], device=device))
     expected_out, _, expected_dqkv = reference(qkv, grad, 1, mask, 0.1, keys)

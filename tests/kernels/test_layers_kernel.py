@@ -63,6 +63,8 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
         ((2, 40, 32), 0.0, False, False),  # narrow
         ((3, 27, 32), 0.2, True, False),
         ((2, 16, 32), 0.1, False, True),
+        ((2, 16, 32), 0.1, "views", False),
+        ((2, 16, 96), 0.1, "views", True),
     ],
 )
 def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, device):
@@ -80,6 +82,7 @@ def test_layers_are_the_plain_layers(dtype, shape, rate, masked, recompute, devi
     x = torch.randn(shape)
     pull = torch.randn(shape, dtype=torch.float64)
     mask = torch.arange(shape[1]) < torch.randint(1, shape[1] + 1, (shape[0], 1)) if masked else None
+    mask = torch.rand(shape[0], shape[1], shape[1]) < 0.4 if masked == "views" else mask
     keys = row_keys(1, 2, torch.arange(shape[0], dtype=torch.int32))
     noise = [fold(keys, 10 * n + torch.arange(3, dtype=torch.int32)[:, None]) if rate else None for n in range(2)]
 

@@ -2,10 +2,10 @@
 
 For each row and head, with queries q, keys k and values v [T, d], and bits m that are 1 where dropout keeps an element:
 
-    S = q k^T / sqrt(d),  S[:, j] = -inf where key j is not to be seen
+    S = q k^T / sqrt(d),  S[i, j] = -inf where query i is not to see key j
     P = softmax(S),  O = (m P / (1 - rate)) v
 
-A row whose keys are all hidden gives zeros. Backward needs only L = logsumexp(S) beside O, and computes P again:
+A query whose keys are all hidden gives zeros. Backward needs only L = logsumexp(S) beside O, and computes P again:
 
     D  = rowsum(dO O)
     dS = P (m (dO v^T) / (1 - rate) - D) / sqrt(d)
@@ -37,9 +37,9 @@ _WIDTHS = (16, 32, 64, 128)
 
 def attention(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tensor | None) -> Tensor:
     """[B, T, 3 * H * d] -> [B, T, H * d]. The last dimension of `qkv` is ordered (3, H, d); `mask` is True where a key
-    may be seen, by all queries [B, T] or by each its own [B, T, T], which is slower; None when all may; `keys` [B] are
-    the rows' noise, None when nothing is to be dropped."""
-    if runs_on(qkv) and (mask is None or mask.ndim == 2) and fits(qkv, qkv.shape[-1] // (3 * heads)):
+    may be seen: by all queries [B, T], or by each its own [B, T, T], or [1, T, T] in all rows; None when all may;
+    `keys` [B] are the rows' noise, None when nothing is to be dropped."""
+    if runs_on(qkv) and fits(qkv, qkv.shape[-1] // (3 * heads)):
         return _Attention.apply(qkv.contiguous(), heads, mask, rate, keys)  # pyright: ignore[reportReturnType]
     return plain_attention(qkv, heads, mask, rate, keys)
 
@@ -110,14 +110,14 @@ def attention_backward(
     rows, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
     dqkv, task = torch.empty_like(qkv), _task(qkv, heads, mask, rate, keys)
     if length <= _SHORT:
-        tiles = _backward_tiles(length, width, qkv.dtype)
+        tiles = _backward_tiles(length, width, qkv.dtype, task["VIEWS"])
         _backward_kernel[(rows * heads,)](qkv, lse, dout, dqkv, sums, **task, **tiles)
         return dqkv
     delta, lines = torch.empty_like(lse), torch.empty_like(lse, dtype=torch.int32)
     tiles = _tiles(length, queries=64, warps=4, stages=2)
     grid = (rows * heads * triton.cdiv(length, tiles["BLOCK_M"]),)
     _backward_queries_kernel[grid](qkv, out, lse, dout, delta, lines, dqkv, **task, **tiles)
-    tiles = _key_tiles(length, width)
+    tiles = _key_tiles(length, width, task["VIEWS"])
     _backward_keys_kernel[(rows * heads * tiles["PAIRS"],)](qkv, lse, dout, delta, lines, dqkv, **task, **tiles)
     partial_sums(dqkv.flatten(0, 1), sums)
     return dqkv
@@ -131,31 +131,34 @@ def sum_parts(rows: int, length: int) -> int:
 def _task(qkv: Tensor, heads: int, mask: Tensor | None, rate: float, keys: Tensor | None) -> dict[str, Any]:
     """What every kernel is told."""
     keys = None if keys is None or rate == 0 else keys.contiguous()
-    width = qkv.shape[-1] // (3 * heads)
+    length, width = qkv.shape[1], qkv.shape[-1] // (3 * heads)
     return {
         "mask": None if mask is None else mask.contiguous().view(torch.uint8),
+        "views": 0 if mask is None or len(mask) == 1 else length * length,
         "keys": keys,
-        "T": qkv.shape[1],
+        "T": length,
         "H": heads,
         "D": width,
         "LIMIT": 0 if keys is None else threshold(rate),
         "GROWN": 1.0 if keys is None else 1.0 / (1.0 - rate),
         "SCALE": 1.0 / math.sqrt(width),
+        "VIEWS": mask is not None and mask.ndim == 3,
     }
 
 
-def _backward_tiles(length: int, width: int, dtype: torch.dtype) -> dict[str, Any]:
+def _backward_tiles(length: int, width: int, dtype: torch.dtype, views: bool) -> dict[str, Any]:
     """Eight warps share the work only from 128 queries on. Two such programs share a multiprocessor, unless heads are
-    wide or P is not packed: a few registers too many cost less than half of the warps."""
+    wide, P is not packed or each query has a view: a few registers too many cost less than half of the warps."""
     if length <= 64:
         return _tiles(length, queries=64, warps=4, stages=1)
-    registers = 128 if width <= 64 and dtype == torch.bfloat16 else None
+    registers = 128 if width <= 64 and dtype == torch.bfloat16 and not views else None
     return _tiles(length, queries=_SHORT, warps=8, stages=1, registers=registers)
 
 
-def _key_tiles(length: int, width: int) -> dict[str, Any]:
-    """Three programs share a multiprocessor. The sums of wide heads leave registers for two, and for fewer queries."""
-    queries, registers = (64, 168) if width <= 64 else (32, None)
+def _key_tiles(length: int, width: int, views: bool) -> dict[str, Any]:
+    """Three programs share a multiprocessor. The sums of wide heads leave registers for two, and for fewer queries;
+    views for two as well."""
+    queries, registers = (64, None if views else 168) if width <= 64 else (32, None)
     return _tiles(length, queries, warps=4, stages=2, keys=32, registers=registers)
 
 
@@ -175,10 +178,11 @@ def _tiles(
     }
 
 
-# In the kernels: qkv [B, T, 3, H, D]; out, dout [B, T, H, D]; lse, delta, lines [B, H, T]; mask [B, T] uint8; keys [B].
-# A pair of blocks has columns c and c + half, for BLOCK_N words c; its tensors end in 1 and 2. PAIRS make a row; EVEN
-# says that blocks end where it does. LIMIT is the threshold of dropout, GROWN 1 / (1 - rate), SCALE 1 / sqrt(d): all
-# constants, because arguments would be loaded again for each element.
+# In the kernels: qkv [B, T, 3, H, D]; out, dout [B, T, H, D]; lse, delta, lines [B, H, T]; keys [B]; mask [B, T] uint8,
+# or [B, T, T] with VIEWS, whose rows lie `views` apart. A pair of blocks has columns c and c + half, for BLOCK_N words
+# c; its tensors end in 1 and 2. PAIRS make a row; EVEN says that blocks end where it does. LIMIT is the threshold of
+# dropout, GROWN 1 / (1 - rate), SCALE 1 / sqrt(d): all constants, because arguments would be loaded again for each
+# element.
 
 
 @triton.jit
@@ -201,16 +205,23 @@ def _of_queries(base, head, rows, T, other, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _shown(x1, x2, hidden: tl.constexpr, mask, b, columns, T, EVEN: tl.constexpr):
-    """The pair with `hidden` in the columns that are not to be seen."""
+def _shown(x1, x2, hidden: tl.constexpr, mask, views, b, rows, columns, T, EVEN: tl.constexpr, VIEWS: tl.constexpr):
+    """The pair with `hidden` where a key is not to be seen."""
     middle = (T + 1) // 2
     seen1, seen2 = columns < middle, columns < T - middle
-    if mask is not None:
-        row = mask + b.to(tl.int64) * T
-        seen1 = tl.load(row + columns, seen1, 0) != 0
-        seen2 = tl.load(row + middle + columns, seen2, 0) != 0
+    if VIEWS:
+        view = mask + b.to(tl.int64) * views + rows[:, None] * T + columns[None, :]
+        there = (rows < T)[:, None]
+        seen1 = tl.load(view, there & seen1[None, :], 0) != 0
+        seen2 = tl.load(view + middle, there & seen2[None, :], 0) != 0
+    else:
+        if mask is not None:
+            row = mask + b.to(tl.int64) * T
+            seen1 = tl.load(row + columns, seen1, 0) != 0
+            seen2 = tl.load(row + middle + columns, seen2, 0) != 0
+        seen1, seen2 = seen1[None, :], seen2[None, :]
     if mask is not None or not EVEN:
-        x1, x2 = tl.where(seen1[None, :], x1, hidden), tl.where(seen2[None, :], x2, hidden)
+        x1, x2 = tl.where(seen1, x1, hidden), tl.where(seen2, x2, hidden)
     return x1, x2
 
 
@@ -236,8 +247,8 @@ def _left(p, keys):
 
 @triton.jit
 def _forward_kernel(
-    qkv, out, lse, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
-    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
+    qkv, out, lse, mask, views, keys, T, H: tl.constexpr, D: tl.constexpr,
+    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr, VIEWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(T, BLOCK_M)
@@ -260,7 +271,7 @@ def _forward_kernel(
         v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
         s1 = tl.dot(q, tl.trans(k1), input_precision="ieee")
         s2 = tl.dot(q, tl.trans(k2), input_precision="ieee")
-        s1, s2 = _shown(s1, s2, float("-inf"), mask, b, columns, T, EVEN)
+        s1, s2 = _shown(s1, s2, float("-inf"), mask, views, b, rows, columns, T, EVEN, VIEWS)
         before = top
         top = tl.maximum(top, tl.max(tl.maximum(s1, s2), 1) * slope)
         p1 = exp2(s1 * slope - top[:, None])
@@ -281,14 +292,15 @@ def _forward_kernel(
 
 
 @triton.jit
-def _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T,
-    LIMIT: tl.constexpr, SCALE: tl.constexpr, EVEN: tl.constexpr,
+def _probabilities(
+    q, k1, k2, rowlse, mask, views, keys, b, h, rows, columns, T,
+    LIMIT: tl.constexpr, SCALE: tl.constexpr, VIEWS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """P of a pair again, signed. With `exp2` the compiler would want more registers than there are."""
     slope: tl.constexpr = SCALE * LOG2E
     p1 = tl.exp2(tl.dot(q, tl.trans(k1), input_precision="ieee") * slope - rowlse[:, None])
     p2 = tl.exp2(tl.dot(q, tl.trans(k2), input_precision="ieee") * slope - rowlse[:, None])
-    p1, p2 = _shown(p1, p2, 0.0, mask, b, columns, T, EVEN)
+    p1, p2 = _shown(p1, p2, 0.0, mask, views, b, rows, columns, T, EVEN, VIEWS)
     return _signed(p1, p2, keys, b, h, rows, columns, T, LIMIT)
 
 
@@ -329,8 +341,8 @@ def _unsigned(p):
 
 @triton.jit
 def _backward_kernel(
-    qkv, lse, dout, dqkv, sums, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
-    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
+    qkv, lse, dout, dqkv, sums, mask, views, keys, T, H: tl.constexpr, D: tl.constexpr,
+    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr, VIEWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """The whole backward of one head of a row that is one pair, and no longer than BLOCK_M. Registers are what it is
@@ -351,7 +363,7 @@ def _backward_kernel(
     do = _loaded(dout + b.to(tl.int64) * T * H * D + h * D, rows, T, H * D, D, EVEN)
     v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
     v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
-    p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
+    p1, p2 = _probabilities(q, k1, k2, rowlse, mask, views, keys, b, h, rows, columns, T, LIMIT, SCALE, VIEWS, EVEN)
     p1, p2 = _packed(p1, p2, q.dtype)
     dv1 = tl.dot(tl.trans(_block(_left(p1, keys), False, do.dtype)), do, input_precision="ieee")
     _store(dqkv + 2 * H * D, columns, middle, stride, dv1 * (1 / SCALE), D, EVEN)
@@ -383,8 +395,8 @@ def _slopes(p, dp, delta, keys):
 
 @triton.jit
 def _backward_queries_kernel(
-    qkv, out, lse, dout, delta, lines, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
-    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
+    qkv, out, lse, dout, delta, lines, dqkv, mask, views, keys, T, H: tl.constexpr, D: tl.constexpr,
+    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr, VIEWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """dq of a block of queries; for the next kernel delta = D / GROWN, and lines, the keys of dropout (`kept`)."""
@@ -413,7 +425,7 @@ def _backward_queries_kernel(
         k2 = _loaded(qkv + H * D, columns + middle, T, stride, D, EVEN)
         v1 = _loaded(qkv + 2 * H * D, columns, middle, stride, D, EVEN)
         v2 = _loaded(qkv + 2 * H * D, columns + middle, T, stride, D, EVEN)
-        p1, p2 = _probabilities(q, k1, k2, rowlse, mask, keys, b, h, rows, columns, T, LIMIT, SCALE, EVEN)
+        p1, p2 = _probabilities(q, k1, k2, rowlse, mask, views, keys, b, h, rows, columns, T, LIMIT, SCALE, VIEWS, EVEN)
         ds1 = _slopes(p1, tl.dot(do, tl.trans(v1), input_precision="ieee"), rowdelta[:, None], keys)
         dq = tl.dot(ds1.to(k1.dtype), k1, dq, input_precision="ieee")
         ds2 = _slopes(p2, tl.dot(do, tl.trans(v2), input_precision="ieee"), rowdelta[:, None], keys)
@@ -423,8 +435,8 @@ def _backward_queries_kernel(
 
 @triton.jit
 def _backward_keys_kernel(
-    qkv, lse, dout, delta, lines, dqkv, mask, keys, T, H: tl.constexpr, D: tl.constexpr,
-    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr,
+    qkv, lse, dout, delta, lines, dqkv, mask, views, keys, T, H: tl.constexpr, D: tl.constexpr,
+    LIMIT: tl.constexpr, GROWN: tl.constexpr, SCALE: tl.constexpr, VIEWS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of a pair of blocks. Scores are transposed, so that P^T and dS^T are operands where they are, in
@@ -454,6 +466,9 @@ def _backward_keys_kernel(
         rowlse = _of_queries(lse, head, rows, T, float("inf"), EVEN) * LOG2E
         rowdelta = _of_queries(delta, head, rows, T, 0.0, EVEN)
         p = exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * slope - rowlse[None, :])
+        if VIEWS:
+            view = mask + b.to(tl.int64) * views + rows[None, :] * T + columns[:, None]
+            p = tl.where(tl.load(view, inside[:, None] & (rows < T)[None, :], 0) != 0, p, 0.0)
         if keys is not None:
             line = _of_queries(lines, head, rows, T, 0, EVEN).to(tl.uint32, bitcast=True)
             bits = mixed(line[None, :] ^ mixed(words.to(tl.uint32))[:, None])
@@ -462,7 +477,7 @@ def _backward_keys_kernel(
         dv = tl.dot(_left(p, keys).to(do.dtype), do, dv, input_precision="ieee")
         ds = _slopes(p, tl.dot(v, tl.trans(do), input_precision="ieee"), rowdelta[None, :], keys)
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    if mask is not None:  # not before: what a hidden key gets, if only infinity, has gone nowhere else
+    if mask is not None and not VIEWS:  # not before: what a hidden key gets, if only infinity, has gone nowhere else
         seen = tl.load(mask + b.to(tl.int64) * T + columns, inside, 0) != 0
         dk, dv = tl.where(seen[:, None], dk, 0.0), tl.where(seen[:, None], dv, 0.0)
     tl.store(dqkv + H * D + places, (dk * (SCALE * GROWN)).to(k.dtype), inside[:, None])

@@ -56,8 +56,8 @@ def fits(x: Tensor, setting: Setting, up: Tensor) -> bool:
 def run_layers(
     x: Tensor, layers: list[LayerWeights], mask: Tensor | None, noise: list[Tensor | None], setting: Setting
 ) -> Tensor:
-    """[B, T, D] -> [B, T, D]; `mask` [B, T] is true where a token may be seen; `noise` has [3, B] keys for each layer:
-    of the attention's probabilities, its output and the feed-forward part's."""
+    """[B, T, D] -> [B, T, D]; `mask` is true where a token may be seen (see `attention`); `noise` has [3, B] keys for
+    each layer: of the attention's probabilities, its output and the feed-forward part's."""
     function = narrow.NarrowLayers if narrow.fits(x.shape[-1], len(layers[0].up)) else _Layers
     given = x.contiguous(), layers, mask, noise, setting, torch.is_grad_enabled()
     parameters = [tensor for weights in layers for tensor in weights]  # autograd is to see that they learn

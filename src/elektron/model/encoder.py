@@ -174,7 +174,7 @@ class Encoder(nn.Module):
         config = self.config
         setting = Setting(config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute)
         weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
-        if (mask is None or mask.ndim == 2) and fits(x, setting, weights[0].up):
+        if fits(x, setting, weights[0].up):
             return run_layers(x, weights, mask, noise, setting)
         for layer, layer_noise in zip(self.layers, noise, strict=True):
             if self.recompute and torch.is_grad_enabled():
