@@ -3,62 +3,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from elektron.data.batches import Batch
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
-from elektron.model.initial import initialise
 from elektron.objectives.adversarial import Adversarial
 from elektron.objectives.choices import check
-from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
-from elektron.train.evaluate import area_under_curve
-from elektron.train.optimizer import Optimizer, OptimizerConfig
-from elektron.train.step import update
+from objectives.small import LENGTH, SPECIALS, VOCABULARY, batch, keys_of, learn, make_model, metrics_of
 from reference import adversarial as reference
 from reference import electra, proposals
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
-VOCABULARY = 40
-ROWS, LENGTH = 4, 20
 CONFIG = ObjectiveConfig(kind="adversarial", generator_width=0.5)
 APART = replace(CONFIG, sharing="none")
-
-
-def make_model(
-    config: ObjectiveConfig = CONFIG, shape: EncoderConfig = SHAPE, vocabulary: int = VOCABULARY, spread: float = 0.2
-) -> Adversarial:
-    model = Adversarial(shape, config, Lexicon(SPECIALS, vocabulary))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for number, parameter in enumerate(model.parameters()):
-            parameter += spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    return model
-
-
-def batch(seed: int = 0, rows: int = ROWS, length: int = LENGTH):
-    original = torch.randint(5, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(length) > 9).long().repeat(rows, 1)
-    return original, segments
-
-
-def keys(seed: int = 0, rows: int = ROWS) -> torch.Tensor:
-    return row_keys(seed, proposals.CALL, torch.arange(rows, dtype=torch.int32))
-
-
 CONFIGS = {
     "default": CONFIG,
     "paper": replace(CONFIG, draws="with-replacement", keep_rate=0.15, mask_rate=0.3),
@@ -73,7 +28,7 @@ def test_a_pass_is_the_reference(name, seed):
     config = CONFIGS[name]
     model = make_model(config)
     original, segments = batch(seed)
-    outcome = model(original, segments, keys(seed))
+    outcome = model(original, segments, keys_of(seed))
 
     positions, masked = proposals.gaps(original, config, SPECIALS, masked_count(LENGTH, config.mask_rate), seed)
     logits = model.generator(torch.tensor(masked), segments)
@@ -89,7 +44,7 @@ def test_a_pass_is_the_reference(name, seed):
     for name, ours, theirs in zip(names, found, torch.autograd.grad(expected, parameters), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * theirs.abs().max().item()), name
 
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     places = [(row, place) for row, of_row in enumerate(positions) for place in of_row]
     likelihoods = [electra.cross_entropy(logits[place].tolist(), int(original[place])) for place in places]
     assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-5)
@@ -102,7 +57,7 @@ def test_the_estimate_is_right_in_the_mean():
     expected reward, whatever the baseline says."""
     words, row = 10, torch.tensor([[SPECIALS.cls, SPECIALS.sep, 7, SPECIALS.sep]])
     segments = torch.zeros_like(row)
-    model = make_model(replace(APART, discriminator_weight=0.0, mask_rate=0.3), vocabulary=words)
+    model = make_model(replace(APART, discriminator_weight=0.0, mask_rate=0.3), lexicon=Lexicon(SPECIALS, words))
     parameters = list(model.generator.parameters())
     masked = row.clone()
     masked[0, 2] = SPECIALS.mask
@@ -110,7 +65,7 @@ def test_the_estimate_is_right_in_the_mean():
 
     found, rewards = {}, {}
     for seed in range(3000):
-        outcome = model(row, segments, keys(seed, 1))
+        outcome = model(row, segments, keys_of(seed, 1))
         word = _sampled(model, row, segments, seed)
         if word not in found:
             found[word] = torch.autograd.grad(outcome.loss, parameters)
@@ -141,14 +96,14 @@ def test_a_sample_that_pays_becomes_likelier():
     row = torch.tensor([[SPECIALS.cls, SPECIALS.sep, 7, SPECIALS.sep]])
     segments = torch.zeros_like(row)
     for expectation, sign in ((-10.0, 1), (10.0, -1)):
-        model = make_model(replace(APART, discriminator_weight=0.0, mask_rate=0.3), vocabulary=10)
+        model = make_model(replace(APART, discriminator_weight=0.0, mask_rate=0.3), lexicon=Lexicon(SPECIALS, 10))
         with torch.no_grad():
             model.baseline.score.weight.zero_()
             model.baseline.score.bias.fill_(expectation)
         word = _sampled(model, row, segments, 0)
         masked = torch.tensor([[SPECIALS.cls, SPECIALS.sep, SPECIALS.mask, SPECIALS.sep]])
         before = model.generator(masked, segments)[0, 2].softmax(-1)[word].item()
-        model(row, segments, keys(0, 1)).loss.backward()
+        model(row, segments, keys_of(0, 1)).loss.backward()
         with torch.no_grad():
             for parameter in model.generator.parameters():
                 parameter -= 1e-4 * (0 if parameter.grad is None else parameter.grad)
@@ -167,7 +122,7 @@ def test_a_sample_that_pays_becomes_likelier():
 def test_each_loss_teaches_its_own_network(weights, learning):
     """The reward carries no gradient to the discriminator, the baseline none to the generator, samples none at all."""
     model = make_model(replace(APART, **weights))
-    model(*batch(), keys()).loss.backward()
+    model(*batch(), keys_of()).loss.backward()
     for name, parameter in model.named_parameters():
         heard = parameter.grad is not None and bool(parameter.grad.any())
         assert heard == name.startswith(learning) or name.endswith("position.weight"), name
@@ -175,33 +130,12 @@ def test_each_loss_teaches_its_own_network(weights, learning):
 
 def test_the_discriminator_is_electra_s():
     """Given the same samples, its scores are the same."""
-    adversarial = make_model()
-    electra_model = Electra(SHAPE, replace(CONFIG, kind="electra"), Lexicon(SPECIALS, VOCABULARY))
+    adversarial = make_model(CONFIG)
+    electra_model = make_model(replace(CONFIG, kind="electra"))
     electra_model.load_state_dict({k: v for k, v in adversarial.state_dict().items() if not k.startswith("baseline.")})
-    ours, theirs = adversarial(*batch(), keys()), electra_model(*batch(), keys())
+    ours, theirs = adversarial(*batch(), keys_of()), electra_model(*batch(), keys_of())
     assert torch.equal(ours.replaced, theirs.replaced)
     assert torch.allclose(ours.scores, theirs.scores, atol=1e-6)
-
-
-def learn(
-    model: Adversarial, learns: tuple[str, ...], updates: int, rate: float
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics before and after so many updates on a few rows."""
-    optimizer = Optimizer(model, OptimizerConfig(), scale=lambda name: float(name.startswith(learns)))
-    original, segments = batch(rows=8)
-    rows = Batch(original, segments, torch.arange(8, dtype=torch.int32))
-    found = []
-    for steps in (0, updates):
-        for step in range(steps):
-            update(model, optimizer, 0, 1, rows, torch.tensor(step, dtype=torch.int32), rate * min(1, (step + 1) / 40))
-        with torch.no_grad():
-            outcomes = [model(original, segments, keys(seed, 8)) for seed in range(100, 108)]
-        sums = torch.stack([outcome.tallies for outcome in outcomes]).sum(0).tolist()
-        said, truth = (torch.cat([getattr(o, name) for o in outcomes]) for name in ("scores", "replaced"))
-        auc = area_under_curve(said.flatten(), truth.flatten())
-        assert auc is not None
-        found.append(model.summary(dict(zip(model.tallies, sums, strict=True))) | {"auc": auc})
-    return found[0], found[1]
 
 
 def test_the_generator_learns_to_fool_a_discriminator_that_stands_still():
@@ -212,7 +146,7 @@ def test_the_generator_learns_to_fool_a_discriminator_that_stands_still():
 
 def test_both_learn_at_once():
     """The discriminator finds most samples; the generator, whom nobody told what stood there, guesses it more often."""
-    before, after = learn(make_model(spread=0.02), ("",), 250, 1e-3)
+    before, after = learn(make_model(CONFIG, spread=0.02), ("",), 250, 1e-3)
     assert after["auc"] > before["auc"] + 0.3
     assert after["generator_loss"] < before["generator_loss"] - 0.1
 
@@ -232,7 +166,6 @@ def test_samples_by_other_chances_are_refused(change, flag):
 
 def test_flops_a_token():
     """ELECTRA's, and the generator's head over the vocabulary once more."""
-    shapes = SHAPE, replace(CONFIG, kind="electra"), Lexicon(SPECIALS, VOCABULARY)
-    electra_model, share = Electra(*shapes), masked_count(LENGTH, 0.15) / LENGTH
-    more = make_model().flops_per_token(LENGTH) - electra_model.flops_per_token(LENGTH)
+    electra_model, share = make_model(replace(CONFIG, kind="electra")), masked_count(LENGTH, 0.15) / LENGTH
+    more = make_model(CONFIG).flops_per_token(LENGTH) - electra_model.flops_per_token(LENGTH)
     assert more == pytest.approx(share * 2 * 16 * (16 + VOCABULARY))

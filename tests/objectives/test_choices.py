@@ -20,9 +20,10 @@ from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig, noise_of
 from elektron.objectives.proposing import propose, temperature_at
 from elektron.objectives.table import OBJECTIVES, build
-from objectives.small import LENGTH, ROWS, SHAPE, SPECIALS, VOCABULARY, batch, keys_of, make_model
+from objectives.small import LENGTH, ROWS, SHAPE, SPECIALS, VOCABULARY, batch, keys_of, make_model, metrics_of
 from reference import hashing
 from reference.electra import SAMPLE
+from reference.proposals import CALL
 
 COUNTS = np.arange(VOCABULARY) ** 2
 
@@ -42,7 +43,7 @@ def test_tokens_drawn_without_reading(generator, disallow_correct):
     original, segments = batch()
     proposed = propose(None, config, model.lexicon, original, segments, noise_of(keys_of(), False))
     for row in range(ROWS):
-        key = hashing.fold(hashing.row_key(0, 11, row), SAMPLE)
+        key = hashing.fold(hashing.row_key(0, CALL, row), SAMPLE)
         for number, target in enumerate(proposed.targets[row].tolist()):
             left = shares.copy()
             if disallow_correct:
@@ -184,7 +185,7 @@ def test_telling_touched_rows():
     assert 0.7 < touched.double().mean() < 0.9
     assert not outcome.replaced[~touched].any()
     assert outcome.replaced[touched].any(1).double().mean() > 0.9
-    found = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    found = metrics_of(model, outcome)
     without = replace(model.config, sentence_weight=0.0)
     plain = make_model(without)
     plain.load_state_dict(model.state_dict(), strict=False)

@@ -6,61 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
-from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
 from elektron.model.heads import Generator
-from elektron.model.initial import initialise
 from elektron.objectives.choices import check
 from elektron.objectives.corrective import Corrective, contrast, crops
-from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
-from elektron.objectives.table import build
-from reference import corrective as reference
-from reference import electra, hashing
-
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
+from objectives.small import (
+    LENGTH,
+    ROWS,
+    SHAPE,
+    Row,
+    assert_silent,
+    batch,
+    gradients_of,
+    keys_of,
+    make_model,
+    metrics_of,
+    rows_of,
 )
-VOCABULARY = 40
-ROWS, LENGTH = 4, 20
-KEYS = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
+from reference import corrective as reference
+
 DEFAULT = ObjectiveConfig(kind="corrective", mask_rate=0.3, generator_width=0.5)
 CONFIGS = {
     "default": DEFAULT,
     "cold": replace(DEFAULT, contrast_temperature=0.2, contrast_weight=3.0, temperature=2.0, disallow_correct=True),
     "weights": replace(DEFAULT, generator_weight=0.5, discriminator_weight=7.0, contrast_weight=0.1, keep_rate=0.2),
 }
-
-
-def make_model(config: ObjectiveConfig = DEFAULT, shape: EncoderConfig = SHAPE) -> Corrective:
-    model = Corrective(shape, config, Lexicon(SPECIALS, VOCABULARY))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    return model
-
-
-def batch(seed: int = 0):
-    original = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(LENGTH) > 9).long().repeat(ROWS, 1)
-    return original, segments
-
-
-def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 class Expected:
@@ -75,33 +45,22 @@ class Expected:
         self.scores: list[list[float]] = []
         self.replaced: list[list[bool]] = []
 
-    def add(self, tokens: list[int], segments: list[int], key: int) -> None:
-        model, config = self.model, self.model.config
-        candidates = [i for i, token in enumerate(tokens) if token not in (SPECIALS.cls, SPECIALS.sep)]
-        count = masked_count(len(tokens), config.mask_rate)
-        positions = electra.distinct_positions(candidates, count, hashing.fold(key, reference.POSITIONS))
-        keep = hashing.fold(key, reference.KEEP)
-        masked = electra.masked_row(tokens, positions, config.keep_rate, SPECIALS.mask, keep)
+    def add(self, row: Row) -> None:
+        model, tokens, corrupted = self.model, row.original, row.corrupted
         assert isinstance(model.generator, Generator)
-        logits = model.generator(torch.tensor([masked]), torch.tensor([segments]))[0]
-        samples = []
-        for i, position in enumerate(positions):
-            noise = hashing.fold(hashing.fold(key, reference.SAMPLE), i)
-            forbidden = tokens[position] if config.disallow_correct else None
-            samples.append(electra.sampled_token(logits[position].tolist(), config.temperature, forbidden, noise))
-            self.named.append(-logits[position].log_softmax(0)[tokens[position]])
-        corrupted = electra.corrupted_row(tokens, positions, samples)
-        hidden = model.network.encoder(torch.tensor([corrupted]), torch.tensor([segments]))[0]
+        logits = model.generator(torch.tensor([row.masked]), row.segments)[0]
+        self.named += [-logits[i].log_softmax(0)[tokens[i]] for i in row.positions]
+        hidden = model.network.encoder(torch.tensor([corrupted]), row.segments)[0]
         trust = model.gate(hidden)
         self.trusted += [reference.trust_loss(trust[i], corrupted[i] == tokens[i]) for i in range(len(tokens))]
-        for i in positions:
+        for i in row.positions:
             words = F.linear(model.network.head(hidden[i]), model.network.table, model.network.head.bias)
             self.corrected.append(reference.correction_loss(words, trust[i], corrupted[i], tokens[i]))
-        crop = [torch.tensor([reference.cropped(items, key)]) for items in (tokens, segments)]
+        crop = [torch.tensor([reference.cropped(items, row.key)]) for items in (tokens, row.segments[0].tolist())]
         self.views[0].append(hidden[0])
         self.views[1].append(model.network.encoder(*crop)[0, 0])
         self.scores.append((-trust).tolist())
-        self.replaced.append([a != b for a, b in zip(corrupted, tokens, strict=True)])
+        self.replaced.append(row.replaced)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -110,15 +69,14 @@ def test_a_pass_is_the_reference(name, seed):
     """Every loss, and the gradients of their sum, from the definitions."""
     config = CONFIGS[name]
     model = make_model(config)
-    original, segments = batch(seed)
-    outcome = model(original, segments, row_keys(seed, 11, torch.arange(ROWS, dtype=torch.int32)))
+    outcome = model(*batch(seed), keys_of(seed))
     outcome.loss.backward()
     gradients = gradients_of(model)
     model.zero_grad(set_to_none=True)
 
     expected = Expected(model)
-    for row in range(ROWS):
-        expected.add(original[row].tolist(), segments[row].tolist(), hashing.row_key(seed, 11, row))
+    for row in rows_of(config, model.generator, seed):
+        expected.add(row)
     pairs = [*range(ROWS, 2 * ROWS), *range(ROWS)]
     contrasted, hits = reference.contrast_losses(
         [*expected.views[0], *expected.views[1]], pairs, config.contrast_temperature
@@ -135,7 +93,7 @@ def test_a_pass_is_the_reference(name, seed):
     assert outcome.replaced.tolist() == expected.replaced
     for found, scores in zip(outcome.scores.tolist(), expected.scores, strict=True):
         assert found == pytest.approx(scores, abs=1e-4)
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     names = "generator_loss", "discriminator_loss", "encoder_loss", "contrast_loss"
     for name, term in zip(("loss", *names), (loss, *losses), strict=True):
         assert metrics[name] == pytest.approx(term.item(), rel=1e-5), name
@@ -148,27 +106,16 @@ def test_a_pass_is_the_reference(name, seed):
     assert metrics["replaced_rate"] == pytest.approx(outcome.replaced.double().mean().item())
 
 
-def silent(model: Corrective, parts: tuple[str, ...]) -> None:
-    """These parts, but for the embeddings that all share, learn nothing of a pass, and all others do."""
-    model(*batch(), KEYS).loss.backward()
-    for name, parameter in model.named_parameters():
-        if name.startswith(parts) and ".embeddings." not in name:
-            assert parameter.grad is None or not parameter.grad.any(), name
-        else:
-            assert parameter.grad is not None, name
-            assert parameter.grad.any(), name
-
-
 def test_gradients_go_where_they_may():
     """Correcting does not teach the gate, nobody but itself the generator, and samples carry nothing."""
-    silent(make_model(replace(DEFAULT, discriminator_weight=0.0)), ("gate.",))
-    silent(make_model(replace(DEFAULT, discriminator_weight=0.0, contrast_weight=0.0)), ("gate.",))
-    silent(make_model(replace(DEFAULT, generator_weight=0.0)), ("generator.",))
+    assert_silent(make_model(replace(DEFAULT, discriminator_weight=0.0)), "gate.")
+    assert_silent(make_model(replace(DEFAULT, discriminator_weight=0.0, contrast_weight=0.0)), "gate.")
+    assert_silent(make_model(replace(DEFAULT, generator_weight=0.0)), "generator.")
 
 
 def test_a_crop_is_the_first_token_and_a_piece():
     """All places where it may begin come up, and alike."""
-    found = crops(40, row_keys(0, 0, torch.arange(5000, dtype=torch.int32)))
+    found = crops(40, keys_of(rows=5000))
     assert found.shape == (5000, 36)
     assert (found[:, 0] == 0).all()
     assert (found[:, 1:].diff(dim=1) == 1).all()
@@ -177,7 +124,7 @@ def test_a_crop_is_the_first_token_and_a_piece():
     assert len(counts) == 6  # 1 to 5: the last piece ends with the row
     assert counts[1:].min() > 900
     for length in range(1, 40):
-        assert crops(length, KEYS).max() < length
+        assert crops(length, keys_of()).max() < length
 
 
 def test_likeness_is_among_the_rows_that_come_together():
@@ -192,10 +139,10 @@ def test_likeness_is_among_the_rows_that_come_together():
 
 
 def test_dropout_is_for_training_and_only_the_contrast_hears_of_other_rows():
-    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
-    original, segments = batch()
-    whole = model(original, segments, KEYS)
-    halves = [model(original[i : i + 2], segments[i : i + 2], KEYS[i : i + 2]) for i in (0, 2)]
+    model = make_model(DEFAULT, replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
+    (original, segments), keys = batch(), keys_of()
+    whole = model(original, segments, keys)
+    halves = [model(original[i : i + 2], segments[i : i + 2], keys[i : i + 2]) for i in (0, 2)]
     assert torch.allclose(whole.scores, torch.cat([half.scores for half in halves]), atol=1e-5)
     together = dict(zip(model.tallies, whole.tallies.tolist(), strict=True))
     apart = dict(zip(model.tallies, torch.stack([half.tallies for half in halves]).sum(0).tolist(), strict=True))
@@ -203,19 +150,19 @@ def test_dropout_is_for_training_and_only_the_contrast_hears_of_other_rows():
     assert "contrast_loss" in differing
     assert differing <= {"contrast_loss", "contrast_hits"}
     model.eval()
-    assert not torch.allclose(whole.scores, model(original, segments, KEYS).scores, atol=1e-3)
+    assert not torch.allclose(whole.scores, model(original, segments, keys).scores, atol=1e-3)
 
 
 def test_flops_are_those_of_the_products():
     """As torch counts them, in a pass and back, but for the likeness of rows."""
-    model = make_model(shape=replace(SHAPE, dropout=0.1, attention_dropout=0.1)).train()
+    model = make_model(DEFAULT, replace(SHAPE, dropout=0.1, attention_dropout=0.1)).train()
     with FlopCounterMode(display=False) as counter:
-        model(*batch(), KEYS).loss.backward()
+        model(*batch(), keys_of()).loss.backward()
     assert counter.get_total_flops() == pytest.approx(ROWS * LENGTH * model.flops_per_token(LENGTH), rel=0.01)
 
 
 def test_both_networks_come_out():
-    model = build(SHAPE, DEFAULT, Lexicon(SPECIALS, VOCABULARY))
+    model = make_model(DEFAULT)
     assert isinstance(model, Corrective)
     assert model.networks() == {"encoder": model.network, "generator": model.generator}
     assert model.encoder is model.network.encoder
@@ -223,14 +170,15 @@ def test_both_networks_come_out():
 
 @pytest.mark.parametrize(
     "change",
-    [{"generator": name} for name in ("two-tower", "uniform", "unigram", "tied", "frozen")] + [{"sharing": "gdes"}],
+    [{"generator": name} for name in ("two-tower", "uniform", "unigram", "tied")]
+    + [{"generator": "frozen", "sharing": "none"}, {"sharing": "gdes"}],
 )
 def test_any_generator_will_do(change):
     """The encoder learns beside each."""
     model = make_model(replace(DEFAULT, **change))
-    outcome = model(*batch(), KEYS)
+    outcome = model(*batch(), keys_of())
     outcome.loss.backward()
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     assert outcome.loss.item() == pytest.approx(metrics["loss"], rel=1e-5)
     assert model.network.encoder.embeddings.word.weight.grad is not None
     assert model.flops_per_token(LENGTH) > 0

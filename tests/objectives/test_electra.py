@@ -1,51 +1,28 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import EncoderConfig
-from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig, generator_shape
 from elektron.presets import PRESETS
-from reference import electra as reference
-from reference import hashing
-
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
+from objectives.small import (
+    LENGTH,
+    ROWS,
+    SHAPE,
+    SPECIALS,
+    assert_silent,
+    batch,
+    keys_of,
+    make_model,
+    mean,
+    metrics_of,
+    rows_of,
 )
-VOCABULARY = 40
-ROWS, LENGTH = 4, 20
-
-
-def make_model(config: ObjectiveConfig = ObjectiveConfig(), shape: EncoderConfig = SHAPE) -> Any:
-    model = Electra(shape, config, Lexicon(SPECIALS, VOCABULARY))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    return model
-
-
-def batch(seed: int = 0):
-    original = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(LENGTH) > 9).long().repeat(ROWS, 1)
-    return original, segments
-
+from reference import electra as reference
 
 CONFIGS = {
     "default": ObjectiveConfig(),
@@ -63,44 +40,26 @@ def test_a_pass_is_the_reference(name, seed):
     """Positions, masks, samples, labels and both losses, row by row from the definitions."""
     config = CONFIGS[name]
     model = make_model(config)
-    original, segments = batch(seed)
-    outcome = model(original, segments, row_keys(seed, 11, torch.arange(ROWS, dtype=torch.int32)))
+    outcome = model(*batch(seed), keys_of(seed))
 
-    count = masked_count(LENGTH, config.mask_rate)
-    generator_losses, discriminator_losses, all_replaced = [], [], []
-    for row in range(ROWS):
-        key = hashing.row_key(seed, 11, row)
-        tokens = original[row].tolist()
-        candidates = [i for i, token in enumerate(tokens) if token not in (SPECIALS.cls, SPECIALS.sep)]
-        choose = reference.distinct_positions if config.draws == "without-replacement" else reference.repeated_positions
-        positions = choose(candidates, count, hashing.fold(key, reference.POSITIONS))
-        masked = reference.masked_row(
-            tokens, positions, config.keep_rate, SPECIALS.mask, hashing.fold(key, reference.KEEP)
-        )
-        logits = model.generator(torch.tensor([masked]), segments[row : row + 1])[0].tolist()
-        samples = []
-        for i, position in enumerate(positions):
-            noise = hashing.fold(hashing.fold(key, reference.SAMPLE), i)
-            forbidden = tokens[position] if config.disallow_correct else None
-            samples.append(reference.sampled_token(logits[position], config.temperature, forbidden, noise))
-            generator_losses.append(reference.cross_entropy(logits[position], tokens[position]))
-        corrupted = reference.corrupted_row(tokens, positions, samples)
-        replaced = [a != b for a, b in zip(corrupted, tokens, strict=True)]
-        scores = model.discriminator(torch.tensor([corrupted]), segments[row : row + 1])[0].tolist()
-        discriminator_losses += [reference.binary_cross_entropy(*pair) for pair in zip(scores, replaced, strict=True)]
-        all_replaced.append(replaced)
-        assert outcome.scores[row].tolist() == pytest.approx(scores, abs=1e-5)
+    rows = rows_of(config, model.generator, seed)
+    discriminator_losses = []
+    for row, found in zip(rows, outcome.scores.tolist(), strict=True):
+        scores = model.discriminator(torch.tensor([row.corrupted]), row.segments)[0].tolist()
+        pairs = zip(scores, row.replaced, strict=True)
+        discriminator_losses += [reference.binary_cross_entropy(*pair) for pair in pairs]
+        assert found == pytest.approx(scores, abs=1e-5)
 
-    assert outcome.replaced.tolist() == all_replaced
-    generator_loss = sum(generator_losses) / len(generator_losses)
-    discriminator_loss = sum(discriminator_losses) / len(discriminator_losses)
+    assert outcome.replaced.tolist() == [row.replaced for row in rows]
+    generator_loss = mean([loss for row in rows for loss in row.generator_losses])
+    discriminator_loss = mean(discriminator_losses)
     expected = config.generator_weight * generator_loss + config.discriminator_weight * discriminator_loss
     assert outcome.loss.item() == pytest.approx(expected, rel=1e-5)
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
     assert metrics["generator_loss"] == pytest.approx(generator_loss, rel=1e-5)
     assert metrics["discriminator_loss"] == pytest.approx(discriminator_loss, rel=1e-5)
-    assert metrics["replaced_rate"] == pytest.approx(sum(map(sum, all_replaced)) / (ROWS * LENGTH))
+    assert metrics["replaced_rate"] == pytest.approx(sum(sum(row.replaced) for row in rows) / (ROWS * LENGTH))
     flagged = outcome.scores > 0
     caught = (flagged & outcome.replaced).sum().item()
     assert metrics["discriminator_recall"] == pytest.approx(caught / max(1, outcome.replaced.sum().item()))
@@ -111,7 +70,6 @@ def test_a_pass_is_the_reference(name, seed):
 def test_samples_that_are_right_are_labelled_original():
     """A generator that always knows the answer leaves nothing replaced; one that may not say it replaces everything."""
     original, segments = batch()
-    keys = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
     original[original > 4] = 7
     for disallow, expected in ((False, 0), (True, ROWS * masked_count(LENGTH, 0.15))):
         model = make_model(ObjectiveConfig(disallow_correct=disallow))
@@ -119,36 +77,24 @@ def test_samples_that_are_right_are_labelled_original():
             model.generator.head.bias.fill_(-100.0)
             model.generator.head.bias[7] = 100.0
             model.generator.head.bias[8] = 50.0
-        assert model(original, segments, keys).replaced.sum() == expected
+        assert model(original, segments, keys_of()).replaced.sum() == expected
 
 
 def test_the_discriminator_teaches_the_generator_nothing():
     """Only the embeddings, which are shared, hear of both losses; a sample carries no gradient."""
-    model = make_model(ObjectiveConfig(generator_weight=0.0))
-    model(*batch(), row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))).loss.backward()
-    shared = {id(parameter) for parameter in model.discriminator.encoder.embeddings.parameters()}
-    for name, parameter in model.generator.named_parameters():
-        if id(parameter) not in shared:
-            assert parameter.grad is None or not parameter.grad.any(), name
-    for name, parameter in model.discriminator.named_parameters():
-        assert parameter.grad is not None, name
-    model = make_model(ObjectiveConfig(discriminator_weight=0.0))
-    model(*batch(), row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))).loss.backward()
-    for name, parameter in model.discriminator.named_parameters():
-        if id(parameter) not in {id(p) for p in model.discriminator.encoder.embeddings.parameters()}:
-            assert parameter.grad is None or not parameter.grad.any(), name
+    assert_silent(make_model(ObjectiveConfig(generator_weight=0.0)), "generator.")
+    assert_silent(make_model(ObjectiveConfig(discriminator_weight=0.0)), "discriminator.")
 
 
 def test_embeddings_and_their_norm_are_shared():
-    model = make_model()
+    model = make_model(ObjectiveConfig())
     assert model.generator.encoder.embeddings is model.discriminator.encoder.embeddings
     assert model.generator.encoder.project is not model.discriminator.encoder.project
 
 
 def test_dropout_is_for_training_and_the_same_in_any_part_of_a_batch():
-    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2))
-    original, segments = batch()
-    keys = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
+    model = make_model(ObjectiveConfig(), replace(SHAPE, dropout=0.2, attention_dropout=0.2))
+    (original, segments), keys = batch(), keys_of()
     model.train()
     whole = model(original, segments, keys).scores
     halves = [model(original[i : i + 2], segments[i : i + 2], keys[i : i + 2]).scores for i in (0, 2)]

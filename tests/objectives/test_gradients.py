@@ -26,15 +26,14 @@ def generator_loss(model: Any, rows: list[Row]) -> Tensor:
 
 
 def detection_losses(model: Any, row: Row) -> Tensor:
-    replaced = torch.tensor([a != b for a, b in zip(row.corrupted, row.original, strict=True)])
     scores = model.discriminator(fresh(row.corrupted), row.segments)[0]
-    return F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="none")
+    return F.binary_cross_entropy_with_logits(scores, torch.tensor(row.replaced).float(), reduction="none")
 
 
 def copied(model: Any, row: Row) -> Tensor:
     trust = model.gate(model.network.encoder(fresh(row.corrupted), row.segments))[0].sigmoid()
     chances = (-named_losses(model.network, row.corrupted, row)).exp()
-    same = torch.tensor([a == b for a, b in zip(row.corrupted, row.original, strict=True)]).float()
+    same = 1 - torch.tensor(row.replaced).float()
     return -(trust * same + (1 - trust) * chances).log()
 
 

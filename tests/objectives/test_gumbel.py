@@ -3,58 +3,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from elektron.data.batches import Batch
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
-from elektron.model.initial import initialise
 from elektron.objectives.choices import check
-from elektron.objectives.electra import Electra
 from elektron.objectives.gumbel import Gumbel, mixed, softness
-from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
-from elektron.train.evaluate import area_under_curve
-from elektron.train.optimizer import Optimizer, OptimizerConfig
-from elektron.train.step import update
+from objectives.small import LENGTH, SPECIALS, VOCABULARY, batch, keys_of, learn, make_model, metrics_of
 from reference import gumbel as reference
 from reference import proposals
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
-VOCABULARY = 40
-ROWS, LENGTH = 4, 20
 CONFIG = ObjectiveConfig(kind="gumbel", generator_width=0.5)
 APART = replace(CONFIG, sharing="none")
-
-
-def make_model(config: ObjectiveConfig = CONFIG, spread: float = 0.2) -> Gumbel:
-    model = Gumbel(SHAPE, config, Lexicon(SPECIALS, VOCABULARY))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for number, parameter in enumerate(model.parameters()):
-            parameter += spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    return model
-
-
-def batch(seed: int = 0, rows: int = ROWS):
-    original = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(LENGTH) > 9).long().repeat(rows, 1)
-    return original, segments
-
-
-def keys(seed: int = 0, rows: int = ROWS) -> torch.Tensor:
-    return row_keys(seed, proposals.CALL, torch.arange(rows, dtype=torch.int32))
 
 
 def gradients(model: Gumbel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -82,7 +40,7 @@ def test_a_pass_is_the_reference(name, progress):
     config, seed = CONFIGS[name], 3
     model = make_model(config)
     original, segments = batch(seed)
-    outcome = model(original, segments, keys(seed), progress)
+    outcome = model(original, segments, keys_of(seed), progress)
 
     positions, rows = proposals.gaps(original, config, SPECIALS, masked_count(LENGTH, config.mask_rate), seed)
     masked, noise = torch.tensor(rows), reference.noise(positions, VOCABULARY, seed)
@@ -105,7 +63,7 @@ def test_a_pass_is_the_reference(name, progress):
     )
     assert progress == 0 or parts[2]["generator.head.dense.weight"].abs().max() > 1e-4
 
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     assert metrics["generator_loss"] == pytest.approx(likelihood.item(), rel=1e-5)
     assert metrics["discriminator_loss"] == pytest.approx(detection.item(), rel=1e-5)
 
@@ -138,7 +96,7 @@ def test_the_generator_hears_what_it_hears_whatever_the_discriminator_s_weight()
     found = []
     for weight in (1.0, 50.0):
         model = make_model(replace(APART, discriminator_weight=weight))
-        found.append(gradients(model, model(*batch(), keys(), 1.0).loss))
+        found.append(gradients(model, model(*batch(), keys_of(), 1.0).loss))
     one, fifty = found
     assert_close(*({n: g for n, g in of.items() if n.startswith("generator.")} for of in found))
     ratios = {n: (fifty[n].norm() / one[n].norm()).item() for n in one if n.startswith("discriminator.head.")}
@@ -150,7 +108,7 @@ def test_the_discriminator_learns_as_in_electra():
     found = []
     for weight, progress in ((1.0, 0.0), (1.0, 1.0), (5.0, 0.5)):
         model = make_model(replace(APART, generator_weight=weight))
-        found.append(gradients(model, model(*batch(), keys(), progress).loss))
+        found.append(gradients(model, model(*batch(), keys_of(), progress).loss))
     for other in found[1:]:
         assert_close(*({n: g for n, g in of.items() if n.startswith("discriminator.")} for of in (other, found[0])))
         assert not torch.allclose(other["generator.head.bias"], found[0]["generator.head.bias"], atol=1e-4)
@@ -158,11 +116,11 @@ def test_the_discriminator_learns_as_in_electra():
 
 def test_at_first_it_is_electra():
     """With nothing of the discriminator's gradient yet, the same loss for the same samples."""
-    gumbel = make_model()
-    electra = Electra(SHAPE, replace(CONFIG, kind="electra"), Lexicon(SPECIALS, VOCABULARY))
+    gumbel = make_model(CONFIG)
+    electra = make_model(replace(CONFIG, kind="electra"))
     electra.load_state_dict(gumbel.state_dict())
     original, segments = batch()
-    tallies = [model(original, segments, keys(), 0.0).tallies for model in (gumbel, electra)]
+    tallies = [model(original, segments, keys_of(), 0.0).tallies for model in (gumbel, electra)]
     ours, theirs = (dict(zip(gumbel.tallies, of.tolist(), strict=True)) for of in tallies)
     assert ours["generator_loss"] == pytest.approx(theirs["generator_loss"], rel=1e-5)
     assert ours["generator_hits"] == theirs["generator_hits"]
@@ -176,24 +134,24 @@ def test_samples_have_the_generator_s_chances():
     chances = model.generator(masked, torch.zeros_like(row))[0, 2].softmax(-1).detach()
     rows = row.repeat(count, 1)
     with torch.no_grad():
-        outcome = model(rows, torch.zeros_like(rows), keys(0, count))
+        outcome = model(rows, torch.zeros_like(rows), keys_of(0, count))
     right = 1 - outcome.replaced[:, 2].double().mean().item()
     assert right == pytest.approx(chances[7].item(), abs=0.03)
 
 
 def test_progress_may_be_a_tensor():
-    model = make_model()
+    model = make_model(CONFIG)
     assert softness(CONFIG, 0.0) == 2.0
     assert softness(CONFIG, 1.0) == 0.5
     for progress in (0.0, 0.25, 1.0):
-        number = gradients(model, model(*batch(), keys(), progress).loss)
-        tensor = gradients(model, model(*batch(), keys(), torch.tensor(progress)).loss)
+        number = gradients(model, model(*batch(), keys_of(), progress).loss)
+        tensor = gradients(model, model(*batch(), keys_of(), torch.tensor(progress)).loss)
         assert_close(tensor, number)
 
 
 def test_nothing_waits_for_the_device(monkeypatch):
     """A recorded graph has no host to look at a value."""
-    model, given = make_model(), (*batch(), keys(), torch.tensor(0.3))
+    model, given = make_model(CONFIG).train(), (*batch(), keys_of(), torch.tensor(0.3))
 
     def look(*_):
         raise AssertionError("the host looks at a value")
@@ -203,40 +161,14 @@ def test_nothing_waits_for_the_device(monkeypatch):
     model(*given).loss.backward()
 
 
-def learn(
-    model: Gumbel, learns: tuple[str, ...], updates: int, rate: float, progress: float | None = None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics before and after so many updates on a few rows, with alpha from 0 to 1 or at `progress`."""
-    optimizer = Optimizer(model, OptimizerConfig(), scale=lambda name: float(name.startswith(learns)))
-    original, segments = batch(rows=8)
-    rows = Batch(original, segments, torch.arange(8, dtype=torch.int32))
-
-    def forward(original, segments, keys, step):
-        return model(original, segments, keys, step / updates if progress is None else progress)
-
-    found = []
-    for steps in (0, updates):
-        for step in range(steps):
-            warm = rate * min(1, (step + 1) / 40)
-            update(forward, optimizer, 0, 1, rows, torch.tensor(step, dtype=torch.int32), warm)
-        with torch.no_grad():
-            outcomes = [model(original, segments, keys(seed, 8)) for seed in range(100, 108)]
-        sums = torch.stack([outcome.tallies for outcome in outcomes]).sum(0).tolist()
-        said, truth = (torch.cat([getattr(o, name) for o in outcomes]) for name in ("scores", "replaced"))
-        auc = area_under_curve(said.flatten(), truth.flatten())
-        assert auc is not None
-        found.append(model.summary(dict(zip(model.tallies, sums, strict=True))) | {"auc": auc})
-    return found[0], found[1]
-
-
 def test_the_generator_learns_to_fool_a_discriminator_that_stands_still():
-    before, after = learn(make_model(APART), ("generator.",), 150, 3e-3, 1.0)
+    before, after = learn(make_model(APART), ("generator.",), 150, 3e-3, begin=1.0)
     assert after["discriminator_loss"] > before["discriminator_loss"] + 0.05
     assert after["auc"] < before["auc"] - 0.1
 
 
 def test_both_learn_at_once():
-    before, after = learn(make_model(spread=0.02), ("",), 250, 1e-3)
+    before, after = learn(make_model(CONFIG, spread=0.02), ("",), 250, 1e-3)
     assert after["auc"] > before["auc"] + 0.2
     assert after["generator_loss"] < before["generator_loss"] - 0.2
 
@@ -259,6 +191,6 @@ def test_impossible_settings_are_refused(change, flag):
 
 def test_flops_a_token():
     """ELECTRA's, and a product over the vocabulary."""
-    electra = Electra(SHAPE, replace(CONFIG, kind="electra"), Lexicon(SPECIALS, VOCABULARY))
-    more = make_model().flops_per_token(LENGTH) - electra.flops_per_token(LENGTH)
+    electra = make_model(replace(CONFIG, kind="electra"))
+    more = make_model(CONFIG).flops_per_token(LENGTH) - electra.flops_per_token(LENGTH)
     assert more == pytest.approx(masked_count(LENGTH, 0.15) / LENGTH * 2 * 16 * VOCABULARY)

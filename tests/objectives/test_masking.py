@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
 from elektron.objectives.lexicon import Lexicon, lexicon_of
 from elektron.objectives.masking import hide
 from elektron.objectives.objective import ObjectiveConfig, noise_of
-from objectives.small import SPECIALS
+from objectives.small import SPECIALS, keys_of
 from reference import hashing
 from reference.electra import KEEP, POSITIONS
+from reference.proposals import CALL
 
 SIZE = 30
 
@@ -44,7 +44,7 @@ def rows_of(draw: np.random.Generator, length: int) -> torch.Tensor:
 def test_exactly_k_ordinary_tokens_are_hidden(masking, length, rate, keep_rate, seed):
     rows, lexicon = rows_of(np.random.default_rng(seed), length), make_lexicon(seed)
     config = ObjectiveConfig(masking=masking, mask_rate=rate, keep_rate=keep_rate)
-    noise = noise_of(row_keys(seed, 3, torch.arange(3, dtype=torch.int32)), False)
+    noise = noise_of(keys_of(seed, 3), False)
     positions, targets, masked = hide(config, lexicon, rows, noise)
     count = masked_count(length, rate)
     assert positions.shape == (3, count)
@@ -53,7 +53,7 @@ def test_exactly_k_ordinary_tokens_are_hidden(masking, length, rate, keep_rate, 
     ordinary = (rows != SPECIALS.cls) & (rows != SPECIALS.sep)
     assert ordinary.gather(1, positions).sum(1).tolist() == [min(count, int(n)) for n in ordinary.sum(1)]
     for row in range(3):
-        key = hashing.fold(hashing.row_key(seed, 3, row), KEEP)
+        key = hashing.fold(hashing.row_key(seed, CALL, row), KEEP)
         hidden = {
             place
             for number, place in enumerate(positions[row].tolist())
@@ -70,7 +70,7 @@ def test_words_are_hidden_whole(length, rate, seed):
     """All but one word of a row are hidden with all their tokens, or with none."""
     rows, lexicon = rows_of(np.random.default_rng(seed), length), make_lexicon(seed)
     config = ObjectiveConfig(masking="whole-word", mask_rate=rate)
-    noise = noise_of(row_keys(seed, 3, torch.arange(3, dtype=torch.int32)), False)
+    noise = noise_of(keys_of(seed, 3), False)
     positions = hide(config, lexicon, rows, noise).positions
     for row, places in zip(rows.tolist(), positions.tolist(), strict=True):
         words: list[list[int]] = []
@@ -91,11 +91,10 @@ def test_rare_tokens_are_chosen_by_their_weights(rarity):
     lexicon = Lexicon(SPECIALS, SIZE, None, np.array([0] * 5 + [99, 899] + [0] * (SIZE - 7)))
     config = ObjectiveConfig(masking="frequency", mask_rate=0.05, rarity=rarity)
     rows = torch.tensor([[SPECIALS.cls, *[5, 6] * 9, SPECIALS.sep]]).repeat(4000, 1)
-    keys = row_keys(1, 0, torch.arange(4000, dtype=torch.int32))
-    positions = hide(config, lexicon, rows, noise_of(keys, False)).positions
+    positions = hide(config, lexicon, rows, noise_of(keys_of(1, 4000), False)).positions
     assert positions.shape == (4000, 1)
     for row in range(20):
-        key = hashing.fold(hashing.row_key(1, 0, row), POSITIONS)
+        key = hashing.fold(hashing.row_key(1, CALL, row), POSITIONS)
         times = {
             place: -math.log(hashing.uniform(hashing.fold(key, place)))
             * lexicon.frequencies[rows[row, place]].item() ** rarity

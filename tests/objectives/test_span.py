@@ -6,34 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
-from elektron.model.initial import initialise
 from elektron.objectives.choices import check
-from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig, noise_of
 from elektron.objectives.span import Span, offsets_of, view_of
-from elektron.objectives.table import build
+from objectives.small import (
+    LENGTH,
+    ROWS,
+    SHAPE,
+    SPECIALS,
+    assert_silent,
+    batch,
+    gradients_of,
+    keys_of,
+    make_model,
+    metrics_of,
+)
 from reference import electra, hashing
 from reference import span as reference
 from reference import units as unit_reference
+from reference.proposals import CALL
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
-VOCABULARY = 40
-ROWS, LENGTH = 3, 20
-KEYS = row_keys(0, 0, torch.arange(ROWS, dtype=torch.int32))
 DEFAULT = ObjectiveConfig(kind="span", mask_rate=0.4, generator_width=0.5)
 CONFIGS = {
     "default": DEFAULT,
@@ -41,27 +34,6 @@ CONFIGS = {
     "short": replace(DEFAULT, span_longest=2, generator_weight=0.5, discriminator_weight=7.0),
     "most": replace(DEFAULT, mask_rate=0.9, span_longest=3),
 }
-
-
-def make_model(config: ObjectiveConfig = DEFAULT, shape: EncoderConfig = SHAPE) -> Span:
-    model = Span(shape, config, Lexicon(SPECIALS, VOCABULARY))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
-    return model
-
-
-def batch(seed: int = 0):
-    original = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(LENGTH) > 9).long().repeat(ROWS, 1)
-    return original, segments
-
-
-def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 def expected_of_row(model: Span, tokens: list[int], segments: list[int], key: int):
@@ -102,14 +74,14 @@ def test_a_pass_is_the_reference(name, seed):
     config = CONFIGS[name]
     model = make_model(config)
     original, segments = batch(seed)
-    outcome = model(original, segments, row_keys(seed, 11, torch.arange(ROWS, dtype=torch.int32)))
+    outcome = model(original, segments, keys_of(seed))
     outcome.loss.backward()
     gradients = gradients_of(model)
     model.zero_grad(set_to_none=True)
 
     of_generator, of_discriminator = [], []
     for row in range(ROWS):
-        key = hashing.row_key(seed, 11, row)
+        key = hashing.row_key(seed, CALL, row)
         losses, judged, scores, replaced = expected_of_row(model, original[row].tolist(), segments[row].tolist(), key)
         of_generator += losses
         of_discriminator += judged
@@ -122,7 +94,7 @@ def test_a_pass_is_the_reference(name, seed):
     assert len(gradients) == len(list(model.parameters()))
     for name, gradient in gradients_of(model).items():
         assert torch.allclose(gradients[name], gradient, rtol=1e-3, atol=1e-4), name
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert metrics["generator_loss"] == pytest.approx(generator_loss.item(), rel=1e-5)
     assert metrics["discriminator_loss"] == pytest.approx(discriminator_loss.item(), rel=1e-5)
@@ -145,8 +117,8 @@ def test_a_token_sees_the_row_and_its_stretch_so_far():
 def test_samples_under_dropout_come_from_the_network_that_learns():
     """In passes as one token at a time, with what is dropped the same in all of them; the first token of a stretch is
     the sample of the pass that learns."""
-    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
-    noise = noise_of(KEYS, True)
+    model = make_model(DEFAULT, replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
+    noise = noise_of(keys_of(), True)
     gaps = model._hide(*batch(), noise)
     proposed = model._propose(gaps, noise, 1.0)
     sampled = torch.full_like(gaps.targets, SPECIALS.unk)
@@ -163,28 +135,18 @@ def test_samples_under_dropout_come_from_the_network_that_learns():
 
 def test_the_discriminator_teaches_the_generator_nothing():
     """Only the embeddings, which are shared, hear of both losses; a sample carries no gradient."""
-    for weights, silent in (
-        ({"generator_weight": 0.0}, "generator."),
-        ({"discriminator_weight": 0.0}, "discriminator."),
-    ):
-        model = make_model(replace(DEFAULT, **weights))
-        model(*batch(), KEYS).loss.backward()
-        for name, parameter in model.named_parameters():
-            if ".embeddings." in name or not name.startswith(silent):
-                assert parameter.grad is not None, name
-                assert parameter.grad.any(), name
-            else:
-                assert parameter.grad is None or not parameter.grad.any(), name
+    assert_silent(make_model(replace(DEFAULT, generator_weight=0.0)), "generator.")
+    assert_silent(make_model(replace(DEFAULT, discriminator_weight=0.0)), "discriminator.")
 
 
 def test_dropout_is_for_training_and_the_same_in_any_part_of_a_batch():
-    model = make_model(shape=replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
-    original, segments = batch()
-    whole = model(original, segments, KEYS).scores
-    parts = [model(original[i : i + 1], segments[i : i + 1], KEYS[i : i + 1]).scores for i in range(ROWS)]
+    model = make_model(DEFAULT, replace(SHAPE, dropout=0.2, attention_dropout=0.2)).train()
+    (original, segments), keys = batch(), keys_of()
+    whole = model(original, segments, keys).scores
+    parts = [model(original[i : i + 1], segments[i : i + 1], keys[i : i + 1]).scores for i in range(ROWS)]
     assert torch.allclose(whole, torch.cat(parts), atol=1e-5)
     model.eval()
-    assert not torch.allclose(whole, model(original, segments, KEYS).scores, atol=1e-3)
+    assert not torch.allclose(whole, model(original, segments, keys).scores, atol=1e-3)
 
 
 @pytest.mark.parametrize("longest", [1, 4])
@@ -193,12 +155,12 @@ def test_flops_are_those_of_the_products(longest):
     config = replace(DEFAULT, span_longest=longest)
     model = make_model(config, replace(SHAPE, dropout=0.1, attention_dropout=0.1)).train()
     with FlopCounterMode(display=False) as counter:
-        model(*batch(), KEYS).loss.backward()
+        model(*batch(), keys_of()).loss.backward()
     assert counter.get_total_flops() == pytest.approx(ROWS * LENGTH * model.flops_per_token(LENGTH), rel=0.01)
 
 
 def test_the_generator_is_not_exported():
-    model = build(SHAPE, DEFAULT, Lexicon(SPECIALS, VOCABULARY))
+    model = make_model(DEFAULT)
     assert isinstance(model, Span)
     assert list(model.networks()) == ["discriminator"]
     assert model.encoder is model.discriminator.encoder

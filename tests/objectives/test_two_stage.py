@@ -5,66 +5,28 @@ import torch
 import torch.nn.functional as F
 
 from elektron.data.batches import Batch
-from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.kernels.masking import masked_count
-from elektron.model.encoder import EncoderConfig
-from elektron.model.initial import initialise
 from elektron.objectives.choices import check
-from elektron.objectives.electra import Electra
-from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
-from elektron.objectives.two_stage import TwoStage
-from elektron.train.evaluate import area_under_curve
 from elektron.train.optimizer import OptimizerConfig
 from elektron.train.stages import begin_stage
+from objectives.small import LENGTH, SPECIALS, VOCABULARY, batch, keys_of, make_model, measured, metrics_of
 from reference import electra as reference
 from reference import proposals
 
-SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
-SHAPE = EncoderConfig(
-    layers=2,
-    width=32,
-    heads=4,
-    feedforward_width=64,
-    embedding_width=16,
-    positions=24,
-    dropout=0.0,
-    attention_dropout=0.0,
+CONFIG = ObjectiveConfig(
+    kind="two-stage", generator_width=1.0, sharing="none", generator_weight=2.0, discriminator_weight=7.0
 )
-VOCABULARY = 40
-ROWS, LENGTH = 4, 20
-CONFIG = ObjectiveConfig(kind="two-stage", generator_width=1.0, generator_weight=2.0, discriminator_weight=7.0)
-
-
-def make_model(config: ObjectiveConfig = CONFIG, shape: EncoderConfig = SHAPE, spread: float = 0.2) -> TwoStage:
-    model = TwoStage(shape, config, Lexicon(SPECIALS, VOCABULARY))
-    initialise(model, 0)
-    with torch.no_grad():  # away from the beginning, where all logits are nearly zero
-        for number, parameter in enumerate(model.parameters()):
-            parameter += spread * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    return model
-
-
-def batch(seed: int = 0, rows: int = ROWS):
-    original = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
-    original[:, 0], original[:, 9], original[:, -1] = SPECIALS.cls, SPECIALS.sep, SPECIALS.sep
-    segments = (torch.arange(LENGTH) > 9).long().repeat(rows, 1)
-    return original, segments
-
-
-def keys(seed: int = 0, rows: int = ROWS) -> torch.Tensor:
-    return row_keys(seed, proposals.CALL, torch.arange(rows, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_pass_is_the_reference(stage, seed):
     """Losses and all gradients from the definitions; what does not learn has none at all."""
-    model = make_model()
+    model = make_model(CONFIG)
     model.stage = stage
     original, segments = batch(seed)
-    outcome = model(original, segments, keys(seed))
+    outcome = model(original, segments, keys_of(seed))
     outcome.loss.backward()
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
@@ -73,7 +35,7 @@ def test_a_pass_is_the_reference(stage, seed):
     logits = model.generator(torch.tensor(masked), segments)
     places = [(row, place) for row, of_row in enumerate(positions) for place in of_row]
     losses = [reference.cross_entropy(logits[place].tolist(), int(original[place])) for place in places]
-    metrics = model.summary(dict(zip(model.tallies, outcome.tallies.tolist(), strict=True)))
+    metrics = metrics_of(model, outcome)
     assert metrics["generator_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     if stage == 0:
         expected = 2.0 * F.cross_entropy(
@@ -101,25 +63,25 @@ def test_a_pass_is_the_reference(stage, seed):
 
 
 def test_the_first_stage_asks_no_discriminator(monkeypatch):
-    model = make_model()
+    model = make_model(CONFIG)
     monkeypatch.setattr(model.discriminator.encoder, "forward", None)
-    model(*batch(), keys())
+    model(*batch(), keys_of())
     model.stage = 1
     with pytest.raises(TypeError):
-        model(*batch(), keys())
+        model(*batch(), keys_of())
 
 
 def test_evaluation_learns_nothing_in_any_stage():
-    model = make_model()
+    model = make_model(CONFIG)
     for stage in (0, 1):
         model.stage = stage
         with torch.no_grad():
-            assert not model(*batch(), keys()).loss.requires_grad
-        assert model(*batch(), keys()).loss.requires_grad
+            assert not model(*batch(), keys_of()).loss.requires_grad
+        assert model(*batch(), keys_of()).loss.requires_grad
 
 
 def test_networks_share_nothing():
-    model = make_model()
+    model = make_model(CONFIG)
     of_generator, of_discriminator = ({id(p) for p in n.parameters()} for n in (model.generator, model.discriminator))
     assert not of_generator & of_discriminator
     assert list(model.networks()) == ["discriminator", "generator"]
@@ -132,9 +94,8 @@ def test_networks_share_nothing():
 
 def test_each_stage_learns():
     """On a few rows, the generator soon knows the gaps; then the discriminator finds its samples."""
-    total, model = 300, make_model(spread=0.0)
-    original, segments = batch(rows=8)
-    rows = Batch(original, segments, torch.arange(8, dtype=torch.int32))
+    total, model = 300, make_model(CONFIG, spread=0.0).train()
+    rows = Batch(*batch(rows=8), torch.arange(8, dtype=torch.int32))
     found, step = [], 0
     for _ in model.stages:
         stretch = begin_stage(model, total, OptimizerConfig(), 0, 1, step)
@@ -142,7 +103,7 @@ def test_each_stage_learns():
             while step < last:
                 stretch.update(rows, step, 2e-3 * min(1, (step - stretch.begin + 1) / 20))
                 step += 1
-            found.append(measured(model, original, segments))
+            found.append(measured(model, rows))
         stretch.give_back(model)
     untaught, taught, blind, seeing = found
     assert step == total
@@ -153,19 +114,6 @@ def test_each_stage_learns():
     assert seeing["discriminator_loss"] < blind["discriminator_loss"] - 0.2
 
 
-@torch.no_grad()
-def measured(model: TwoStage, original: torch.Tensor, segments: torch.Tensor) -> dict[str, float]:
-    outcomes = [model(original, segments, keys(seed, len(original))) for seed in range(100, 108)]
-    sums = torch.stack([outcome.tallies for outcome in outcomes]).sum(0).tolist()
-    metrics = model.summary(dict(zip(model.tallies, sums, strict=True)))
-    if outcomes[0].scores is None:
-        return metrics
-    said, truth = (torch.cat([getattr(o, name) for o in outcomes]) for name in ("scores", "replaced"))
-    auc = area_under_curve(said.flatten(), truth.flatten())
-    assert auc is not None
-    return metrics | {"auc": auc}
-
-
 @pytest.mark.parametrize("change", [{"generator_width": 0.5}, {"generator_layers": 0.5}])
 def test_networks_of_two_sizes_are_refused(change):
     with pytest.raises(ValueError, match="--objective.generator-width 1.0 --objective.generator-layers 1.0"):
@@ -174,8 +122,8 @@ def test_networks_of_two_sizes_are_refused(change):
 
 def test_flops_a_token():
     """Half of a step of each network, and half of a question to the generator."""
-    electra = Electra(SHAPE, replace(CONFIG, kind="electra"), Lexicon(SPECIALS, VOCABULARY))
+    electra = make_model(replace(CONFIG, kind="electra"))
     projected, layer = 2 * 16 * 32, 2 * (4 * 32**2 + 2 * 32 * 64) + 4 * LENGTH * 32
     named = masked_count(LENGTH, 0.15) / LENGTH * 2 * 16 * (32 + VOCABULARY)
     asked = projected + 2 * layer + named
-    assert make_model().flops_per_token(LENGTH) == pytest.approx((electra.flops_per_token(LENGTH) + asked) / 2)
+    assert make_model(CONFIG).flops_per_token(LENGTH) == pytest.approx((electra.flops_per_token(LENGTH) + asked) / 2)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference.hashing import fold, uniform
 
-POSITIONS, KEEP, SAMPLE, CROP = 0, 1, 2, 7
+CROP = 7
 
 
 def cropped(items: list[int], key: int) -> list[int]:
