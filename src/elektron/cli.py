@@ -11,6 +11,7 @@ VERBS = {
     "evaluate": "held-out metrics of a run or an exported folder",
     "compare": "several objectives with one budget: a table and a plot",
     "finetune": "teach an encoder a task and tell how well it does",
+    "detect": "how likely each word of a text was replaced",
     "export": "write a run as Hugging Face folders",
     "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",
     "bench": "how fast this machine trains: measured, and kept for plan",

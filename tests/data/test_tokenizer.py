@@ -82,10 +82,17 @@ def test_encode_is_the_texts_in_order(small_tokenizer):
 
 def test_split_knows_where_tokens_stand(small_tokenizer):
     text = "The OLD cat, she saw."
-    tokens = small_tokenizer.split(text)
-    assert [token.id for token in tokens] == small_tokenizer.encode([text])[0].tolist()
-    assert text[tokens[1].start : tokens[1].stop] == "OLD"
-    assert small_tokenizer.split("") == []
+    found, nothing = small_tokenizer.split([text, ""])
+    assert found.ids.tolist() == small_tokenizer.encode([text])[0].tolist()
+    assert text[slice(*found.offsets[1])] == "OLD"
+    assert found.words.tolist() == sorted(found.words)
+    assert [part.shape for part in nothing] == [(0,), (0, 2), (0,)]
+
+
+def test_an_accent_belongs_to_its_letter(small_tokenizer):
+    (found,) = small_tokenizer.split(["cat\u0301\u0302 dog"])
+    assert found.offsets.max(0).tolist() == [6, 9]
+    assert 5 in found.offsets[:, 1]
 
 
 @pytest.fixture

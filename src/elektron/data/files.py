@@ -15,17 +15,23 @@ UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
 
 def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
     """Write a file so that after a crash, a kill or a full disk the old content or the new one stands there, whole."""
+    write_parts(path, chunks)
+
+
+def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """`write_atomically`, of parts that are made one after the other."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with open(unfinished, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,13 +60,12 @@ class Specials(NamedTuple):
     mask: int
 
 
-class Token(NamedTuple):
-    """A token of a text: its id, the characters it came from, and the number of its word."""
+class Pieces(NamedTuple):
+    """The tokens of a text, and where in it they are."""
 
-    id: int
-    start: int
-    stop: int
-    word: int
+    ids: np.ndarray  # [n]
+    offsets: np.ndarray  # [n, 2] the first of the characters it came from, and the one after the last
+    words: np.ndarray  # [n] the number of its word; -1 where the tokenizer knows of none
 
 
 class Tokenizer:
@@ -101,12 +101,24 @@ class Tokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self._tokenizer.id_to_token(i) or "" for i in ids]
 
-    def split(self, text: str) -> list[Token]:
-        """The tokens of a text, and where in it they are."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        ids = self._from_text[encoding.ids].tolist()
-        words = (-1 if word is None else word for word in encoding.word_ids)
-        return [Token(*token) for token in zip(ids, *zip(*encoding.offsets, strict=True), words, strict=True)]
+    def split(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of each text, and where in it they are."""
+        found, encodings = [], self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
+            offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int32)
+            offsets = offsets if text.isascii() else _with_marks(offsets, text)
+            found.append(Pieces(self._from_text[encoding.ids].astype(np.int32), offsets, words))
+        return found
+
+
+def _with_marks(offsets: np.ndarray, text: str) -> np.ndarray:
+    """Accents that the tokenizer strips belong to the letter before them."""
+    limits = np.append(offsets[1:, 0], len(text))
+    for i in np.flatnonzero(offsets[:, 1] < limits):
+        while offsets[i, 1] < limits[i] and unicodedata.category(text[offsets[i, 1]]).startswith("M"):
+            offsets[i, 1] += 1
+    return offsets
 
 
 def save(tokenizer: Tokenizer, folder: Path, longest: int) -> None:

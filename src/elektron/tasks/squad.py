@@ -8,7 +8,6 @@ Shapes in comments: T tokens of a row, C of them of the context.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -19,7 +18,8 @@ import numpy as np
 
 from elektron.data.examples import Row, laid_out
 from elektron.data.files import read_json
-from elektron.data.tokenizer import Specials, Tokenizer
+from elektron.data.tokenizer import Pieces, Specials, Tokenizer
+from elektron.data.windows import owners, windows
 from elektron.tasks.tables import objects, whole
 
 _NOWHERE = (-1, -1)
@@ -168,49 +168,29 @@ def windows_of(
         )
     ids, lengths = tokenizer.encode([question.question for question in questions])
     ends = np.cumsum(lengths)
-    contexts: dict[str, _Context] = {}
-    windows: list[Window] = []
+    contexts: dict[str, Pieces] = {}
+    found: list[Window] = []
     lost: list[int] = []
     for number, question in enumerate(questions):
         if question.context not in contexts:
-            contexts[question.context] = _tokenised(question.context, tokenizer)
+            (contexts[question.context],) = tokenizer.split([question.context])
         context = contexts[question.context]
         answer = _answer_tokens(question, context.offsets)
         if question.answers and answer == _NOWHERE:
             lost.append(number)
         asked = ids[ends[number] - lengths[number] : ends[number]][:longest_question]
-        parts = _parts(len(context.ids), longest - 3 - len(asked), stride)
-        owners = _owners(parts)
+        parts = windows(len(context.ids), longest - 3 - len(asked), stride)
+        owner = owners(parts)
         for n, (start, stop) in enumerate(parts):
             row = _row(tokenizer.specials, asked, context.ids[start:stop], (answer[0] - start, answer[1] - start))
-            windows.append(Window(row, number, context.offsets[start:stop], owners[start:stop] == n))
-    return Windows(windows, lost)
+            found.append(Window(row, number, context.offsets[start:stop], owner[start:stop] == n))
+    return Windows(found, lost)
 
 
 def trainable(windows: Windows) -> list[Window]:
     """Without the questions whose answer is not in their context: there is nothing to point at."""
     lost = set(windows.lost)
     return [window for window in windows.windows if window.question not in lost]
-
-
-class _Context(NamedTuple):
-    ids: np.ndarray  # [C]
-    offsets: np.ndarray  # [C, 2]
-
-
-def _tokenised(context: str, tokenizer: Tokenizer) -> _Context:
-    table = np.array(tokenizer.split(context), dtype=np.int32).reshape(-1, 4)
-    ids, offsets = table[:, 0].copy(), table[:, 1:3].copy()
-    return _Context(ids, offsets if context.isascii() else _with_marks(offsets, context))
-
-
-def _with_marks(offsets: np.ndarray, context: str) -> np.ndarray:
-    """Accents that the tokenizer strips belong to the letter before them."""
-    limits = np.append(offsets[1:, 0], len(context))
-    for i in np.flatnonzero(offsets[:, 1] < limits):
-        while offsets[i, 1] < limits[i] and unicodedata.category(context[offsets[i, 1]]).startswith("M"):
-            offsets[i, 1] += 1
-    return offsets
 
 
 def _answer_tokens(question: Question, offsets: np.ndarray) -> tuple[int, int]:
@@ -234,26 +214,6 @@ def _located(question: Question) -> tuple[int, int]:
         if found:
             return min(found, key=lambda span: abs(span[0] - start))
     return _NOWHERE
-
-
-def _parts(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Where windows on `length` tokens start and stop: none is skipped, the last window ends with them."""
-    stride = min(stride, room)
-    count = 1 + max(0, -(-(length - room) // stride))
-    return [(start, min(start + room, length)) for start in range(0, count * stride, stride)]
-
-
-def _owners(parts: list[tuple[int, int]]) -> np.ndarray:
-    """[C] The first of the windows in which a token has the most context: the smaller of what is left and right of it,
-    and a hundredth of the window's length (Devlin et al., arXiv:1810.04805, their code), here times a hundred."""
-    most, owners = np.zeros((2, parts[-1][1]), dtype=np.int64)
-    for n, (start, stop) in enumerate(parts):
-        left = np.arange(stop - start)
-        context = 100 * np.minimum(left, left[::-1]) + stop - start
-        is_more = context > most[start:stop]
-        most[start:stop][is_more] = context[is_more]
-        owners[start:stop][is_more] = n
-    return owners
 
 
 def _row(specials: Specials, asked: np.ndarray, part: np.ndarray, answer: tuple[int, int]) -> Row:

@@ -1,0 +1,153 @@
+"""Texts through a discriminator, and words out of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from conftest import documents
+from elektron.data.tokenizer import ROLES, Tokenizer
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Discriminator
+from elektron.model.initial import initialise
+from elektron.score import reader as subject
+from elektron.score.reader import Reader, Reading
+from elektron.score.words import words_of
+
+SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=24)
+TEXTS = st.text(
+    st.one_of(
+        st.characters(),
+        st.sampled_from(
+            "the cat sees a dog. \t\r\n\u0301\u200d\ufe0f\u00df\u0130\U0001f469\u05d0\u0627\u4e2d\u00a0\ufeff\ud800"
+        ),
+    ),
+    max_size=200,
+)
+HARD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def make_reader(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Reader:
+    """A network whose logits are far apart."""
+    network = Discriminator(shape, Embeddings(tokens.vocab_size, shape))
+    initialise(network, 0)
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=noise)
+    return Reader(network, tokens)
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer() -> Tokenizer:
+    """Byte-level BPE: pieces of characters, and words with the space before them."""
+    raw = tokenizers.Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    raw.decoder = decoders.ByteLevel()
+    raw.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=list(ROLES.values()), initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator(documents(20), trainer)
+    return Tokenizer(raw.to_str())
+
+
+def alone(reader: Reader, text: str) -> np.ndarray:
+    """The logits of a text that fits, by the network itself."""
+    (pieces,) = reader._tokenizer.split([text])
+    specials = reader._tokenizer.specials
+    row = torch.tensor([[specials.cls, *pieces.ids.tolist(), specials.sep]])
+    with torch.no_grad():
+        return reader._network(row, torch.zeros_like(row))[0, 1:-1].numpy()
+
+
+def test_texts_come_back_in_order_with_what_each_gets_alone(small_tokenizer, monkeypatch):
+    monkeypatch.setitem(subject._TOKENS, "cpu", 64)
+    reader = make_reader(small_tokenizer)
+    texts = ["the cat sees a dog .", "", "a", "the old bird sees the cat and a fish", "   ", "dog " * 15]
+    for gathered in (0, 30, subject.GATHERED):
+        found = list(reader.read(texts, gathered))
+        assert [reading.text for reading in found] == texts
+        for reading in found:
+            assert np.abs(reading.logits - alone(reader, reading.text)).max(initial=0) < 1e-5
+    assert np.ptp(found[3].logits) > 0.5, "logits that differ, or nothing is shown"
+
+
+def test_long_texts_are_read_where_there_is_most_context(small_tokenizer):
+    reader = make_reader(small_tokenizer)
+    words = ("the old cat sees a small dog and the bird flies over a house " * 8).split()
+    ((reading,), room) = list(reader.read([" ".join(words)])), reader.length - 2
+    count = len(reading.logits)
+    assert count > 3 * room
+    starts = [*range(0, count - room + room // 2, room // 2)]
+    rows = [range(start, min(start + room, count)) for start in starts if start == 0 or start + room // 2 < count]
+    by_row = reader.logits([reading.pieces.ids[row.start : row.stop] for row in rows])
+    for token, logit in enumerate(reading.logits):
+        showing = [(n, row) for n, row in enumerate(rows) if token in row]
+        context = {n: (min(token - row[0], row[-1] - token), len(row)) for n, row in showing}
+        best = max(context, key=lambda n: (context[n], -n))
+        assert logit == pytest.approx(by_row[best][token - rows[best].start], abs=1e-5)
+
+
+def test_it_reads_no_more_than_it_needs(small_tokenizer):
+    """Of an endless stream."""
+    asked = 0
+
+    def stream():
+        nonlocal asked
+        while True:
+            asked += 1
+            yield "the cat sees a dog ."
+
+    readings = make_reader(small_tokenizer).read(stream(), gathered=1000)
+    for _ in range(60):
+        next(readings)
+    assert asked <= 102
+
+
+def test_a_line_of_a_megabyte(small_tokenizer):
+    line = "the cat sees a dog . " * 50_000
+    (reading,) = make_reader(small_tokenizer, replace(SHAPE, positions=512, layers=1, width=16)).read([line])
+    words = words_of(reading)
+    assert len(words) == 300_000
+    assert {line[word.start : word.stop] for word in words} == set("the cat sees a dog .".split())
+
+
+@HARD
+@given(texts=st.lists(TEXTS, max_size=4))
+@pytest.mark.parametrize("kind", ["small_tokenizer", "byte_tokenizer"])
+def test_words_rebuild_the_text(texts, kind, request):
+    tokens = request.getfixturevalue(kind)
+    for text, reading in zip(texts, make_reader(tokens).read(texts), strict=True):
+        assert reading.text == text
+        words = words_of(reading)
+        for word in words:
+            piece = text[word.start : word.stop]
+            assert piece
+            assert piece.strip() == piece
+            assert 0 <= word.replaced <= 1
+        for before, after in pairwise(words):
+            assert before.stop <= after.start
+            assert before.last <= after.first
+        between = [text[a:b] for a, b in pairwise([0, *(end for word in words for end in word[:2]), len(text)])]
+        assert "".join(between) == text
+        left_out = "".join(between[::2])
+        assert not any(character.isalnum() and character.isascii() for character in left_out)
+
+
+def test_a_word_is_as_suspicious_as_its_worst_token(small_tokenizer):
+    (pieces,) = small_tokenizer.split(["unseenish cat"])
+    assert len(pieces.ids) > 2
+    logits = np.linspace(-3, 3, len(pieces.ids), dtype=np.float32)[::-1]
+    first, second = words_of(Reading("unseenish cat", pieces, logits))
+    assert (first.start, first.stop, second.start, second.stop) == (0, 9, 10, 13)
+    assert first.replaced == pytest.approx(1 / (1 + np.exp(-3)))
+    assert second.replaced == pytest.approx(1 / (1 + np.exp(-logits[second.first :].max())))
+    assert (first.first, first.last, second.last) == (0, second.first, len(pieces.ids))

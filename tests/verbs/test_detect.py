@@ -1,0 +1,202 @@
+"""`elektron detect`: lines in, words with probabilities out, and nothing of the text lost."""
+
+import html.parser
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+
+from elektron.cli import main
+from elektron.interop.huggingface import save
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Discriminator, Generator
+from elektron.model.initial import initialise
+
+transformers.logging.set_verbosity_error()
+
+SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=32)
+HARD_LINES = (
+    b"The old cat sees a dog.\r\n\tthe cafe\xcc\x81 of a bird\r\n\n  \n"
+    + "שלום the cat \U0001f469\u200d\U0001f692 and 中文 fish\u2028dog\n".encode()
+    + b"not \xff\xfe utf-8 cat\nthe last line has no end "
+    + b"and is longer than the model reads at once, the cat and the dog and the bird and the fish " * 4
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, small_tokenizer):
+    """Two networks that have learned nothing, with opinions."""
+    folder = tmp_path_factory.mktemp("model")
+    noise = torch.Generator().manual_seed(1)
+    for kind, name in ((Discriminator, "discriminator"), (Generator, "generator")):
+        network = kind(SHAPE, Embeddings(small_tokenizer.vocab_size, SHAPE))
+        initialise(network, 0)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter += 0.2 * torch.randn(parameter.shape, generator=noise)
+        save(network, small_tokenizer, folder / name, "")
+    return folder
+
+
+@pytest.fixture
+def detect(model, monkeypatch, capfdbinary):
+    def run(*words: object) -> bytes:
+        monkeypatch.setattr(sys, "argv", ["elektron", "detect", *map(str, words), "--model", str(model)])
+        main()
+        return capfdbinary.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(HARD_LINES)
+    return path
+
+
+def test_words_have_the_probabilities_of_transformers(detect, model, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The old cat, unseenish, sees a dog.\n\nthe bird\n")
+    records = [json.loads(line) for line in detect(path, "--json").splitlines()]
+    assert [record["text"] for record in records] == ["The old cat, unseenish, sees a dog.", "", "the bird"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model / "discriminator")
+    network = transformers.ElectraForPreTraining.from_pretrained(model / "discriminator").eval()
+    for record in records:
+        inputs = tokenizer(record["text"], return_tensors="pt", return_offsets_mapping=True)
+        offsets = inputs.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            chances = network(**inputs).logits.sigmoid()[0].tolist()
+        for word in record["words"]:
+            assert record["text"][word["start"] : word["stop"]] == word["text"]
+            inside = [c for c, (a, b) in zip(chances, offsets, strict=True) if word["start"] <= a < b <= word["stop"]]
+            assert word["replaced"] == pytest.approx(max(inside), abs=1e-5)
+    assert [word["text"] for word in records[0]["words"]] == "The old cat , unseenish , sees a dog .".split()
+
+
+def test_nothing_of_the_text_is_lost(detect, text):
+    coloured = detect(text, "--color", "always", "--suggest", 0)
+    assert coloured.count(b"\x1b[48;2;") > 5
+    assert re.sub(rb"\x1b\[[0-9;]*m", b"", coloured) == HARD_LINES
+    assert detect(text, "--color", "never", "--threshold", 1) == HARD_LINES
+    lines = [json.loads(line)["text"] for line in detect(text, "--json").splitlines()]
+    assert "\n".join(lines).encode("utf-8", "surrogateescape") == HARD_LINES
+
+
+def test_long_lines_are_read_whole(detect, text):
+    last = json.loads(detect(text, "--json").splitlines()[-1])
+    assert [word["text"] for word in last["words"]] == re.findall(r"\w+|,", last["text"])
+
+
+def test_the_generator_suggests(detect, model, tmp_path, small_tokenizer):
+    path = tmp_path / "text.txt"
+    path.write_text("the unseenish cat sees a DOG\n")
+    found = json.loads(detect(path, "--json", "--threshold", 0, "--suggest", 4))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model / "generator")
+    network = transformers.ElectraForMaskedLM.from_pretrained(model / "generator").eval()
+    for word in found["words"]:
+        masked = f"{found['text'][: word['start']]}[MASK]{found['text'][word['stop'] :]}"
+        inputs = tokenizer(masked, return_tensors="pt")
+        with torch.no_grad():
+            logits = network(**inputs).logits[0, inputs.input_ids[0] == tokenizer.mask_token_id][0]
+        ranked = [(tokenizer.convert_ids_to_tokens(i), c.item()) for i, c in enumerate(logits.softmax(-1))]
+        ranked = [(t, c) for t, c in ranked if t.isalnum() and t != word["text"].lower()]
+        expected = sorted(ranked, key=lambda pair: -pair[1])[:4]
+        assert [s[0].lower() for s in word["suggestions"]] == [t for t, _ in expected]
+        assert [s[1] for s in word["suggestions"]] == pytest.approx([c for _, c in expected], abs=1e-5)
+    assert all(s[0].isupper() for s in found["words"][-1]["suggestions"])
+    assert all(s[0].islower() for s in found["words"][0]["suggestions"])
+    shown = detect(path, "--color", "never", "--threshold", 0, "--suggest", 1).decode()
+    assert shown.startswith(
+        f"[the {100 * found['words'][0]['replaced']:.0f}%: {found['words'][0]['suggestions'][0][0]}] ["
+    )
+
+
+class Text(html.parser.HTMLParser):
+    """The paragraphs of a page, and the titles in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.titles: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "p":
+            self.lines.append("")
+        if tag == "span":
+            self.titles.append(dict(attrs)["title"] or "")
+
+    def handle_data(self, data):
+        if self.lines and data != "\n":
+            self.lines[-1] += data
+
+
+def test_a_page(detect, tmp_path):
+    path, page = tmp_path / "text.txt", tmp_path / "page.html"
+    lines = ["the <b>old</b> cat & a dog", "", '"quoted" bird\tfish']
+    path.write_text("\n".join(lines))
+    assert detect(path, "--html", page) == b""
+    found = Text()
+    found.feed(page.read_text())
+    assert found.lines == lines
+    assert len(found.titles) == 18
+    assert any(re.fullmatch(r"\d+%: \w+, \w+, \w+", title) for title in found.titles)
+
+
+def test_records_keep_what_else_they_have(detect, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"id": 7, "text": "the cat"}\n{"text": "a dog", "more": [1]}\n')
+    first, second = (json.loads(line) for line in detect(path, "--json").splitlines())
+    assert (first["id"], first["text"], len(first["words"])) == (7, "the cat", 2)
+    assert second["more"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "sentence"),
+    [
+        ('{"text": "a"}\nnonsense\n', [], "records.jsonl, line 2: not JSON"),
+        ('{"body": "a"}\n', [], "records.jsonl, line 1: no text 'text' (there is: body)"),
+        ('{"text": 3}\n', [], "no text 'text'"),
+        ('{"text": "a"}\n', ["--threshold", "2"], "--threshold is a probability"),
+        ('{"text": "a"}\n', ["--generator", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_read(content, words, sentence, model, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text(content)
+    command = [sys.executable, "-m", "elektron", "detect", str(path), "--model", str(model), *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_from_standard_input(model):
+    command = [sys.executable, "-m", "elektron", "detect", "--model", str(model / "discriminator"), "--threshold", "1"]
+    done = subprocess.run(command, input=HARD_LINES, capture_output=True)
+    assert done.stdout == HARD_LINES
+    assert re.fullmatch(rb"0 of \d+ words look replaced \(1 or more\)\n", done.stderr)
+
+
+def test_only_discriminators_detect(data_folder, tmp_path, monkeypatch, capsys):
+    micro = [
+        *("--preset", "tiny", "--start", "original", "--model.width", 16, "--model.heads", 2, "--model.layers", 1),
+        *("--model.feedforward-width", 32, "--model.embedding-width", 16, "--watch.evaluate-rows", 8),
+        *("--objective.generator-width", 1.0, "--objective.generator-layers", 1.0, "--train.phases", 10, 16, 4),
+    ]
+    for kind, generator, sentence in (
+        ("mlm", "masked", "has no discriminator: it was trained by mlm"),
+        ("electric", "two-tower", "tells how likely words are"),
+    ):
+        run = ["pretrain", *micro, "--data", data_folder, "--run", tmp_path / kind, "--objective.kind", kind]
+        run += ["--objective.generator", generator]
+        for arguments in (run, ["detect", "--model", tmp_path / kind]):
+            monkeypatch.setattr(sys, "argv", ["elektron", *map(str, arguments)])
+            with pytest.raises(SystemExit) as caught:
+                main()
+        assert caught.value.code == 2
+        assert sentence in capsys.readouterr().err
