@@ -119,7 +119,7 @@ def test_the_readme_s_commands_exist():
     commands = readme_commands()
     assert any(command.startswith("make quickstart") for command in commands)
     for command in commands:
-        program, *arguments = shlex.split(command.split("|")[-1])
+        program, *arguments = shlex.split(command.split("|")[-1].split(" > ")[0])
         if program == "make":
             targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
             assert set(arguments) <= set(targets), command
