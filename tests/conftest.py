@@ -1,4 +1,4 @@
-"""What many tests need: a small language, a tokenizer for it, prepared data."""
+"""What many tests need: a small language, a tokenizer for it, prepared data, networks in folders."""
 
 import os
 import random
@@ -18,6 +18,10 @@ from elektron.data import corpus, tokenizer
 from elektron.data.prepare import ShardsConfig, write_shards
 from elektron.data.shards import Data, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
+from elektron.interop.huggingface import save
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Discriminator, Generator
+from elektron.model.initial import initialise
 
 NOUNS = ["cat", "dog", "bird", "fish", "king", "queen", "child", "river", "mountain", "house"]
 VERBS = ["sees", "likes", "follows", "finds", "hears", "remembers"]
@@ -55,6 +59,22 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_tokenizer(text_file: Path) -> Tokenizer:
     return tokenizer.train(lambda: iter([text_file.read_text()]), TokenizerConfig(vocab_size=128))
+
+
+@pytest.fixture(scope="session")
+def untaught(tmp_path_factory: pytest.TempPathFactory, small_tokenizer: Tokenizer) -> Path:
+    """discriminator/ and generator/ that have learned nothing, but have opinions."""
+    folder = tmp_path_factory.mktemp("untaught")
+    shape = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=32)
+    noise = torch.Generator().manual_seed(1)
+    for kind, name in ((Discriminator, "discriminator"), (Generator, "generator")):
+        network = kind(shape, Embeddings(small_tokenizer.vocab_size, shape))
+        initialise(network, 0)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter += 0.2 * torch.randn(parameter.shape, generator=noise)
+        save(network, small_tokenizer, folder / name, "")
+    return folder
 
 
 @pytest.fixture(scope="session")

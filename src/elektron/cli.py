@@ -12,6 +12,7 @@ VERBS = {
     "compare": "several objectives with one budget: a table and a plot",
     "finetune": "teach an encoder a task and tell how well it does",
     "detect": "how likely each word of a text was replaced",
+    "score": "one number for each sentence; minimal pairs; lists of hypotheses",
     "export": "write a run as Hugging Face folders",
     "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",
     "bench": "how fast this machine trains: measured, and kept for plan",

@@ -16,8 +16,9 @@ from elektron.data.tokenizer import ROLES, Tokenizer
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
-from elektron.score import reader as subject
-from elektron.score.reader import Reader, Reading
+from elektron.score import rows as score_rows
+from elektron.score.reader import GATHERED, Reader, Reading
+from elektron.score.rows import replaced_logits
 from elektron.score.words import words_of
 
 SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=24)
@@ -33,15 +34,19 @@ TEXTS = st.text(
 HARD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def make_reader(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Reader:
-    """A network whose logits are far apart."""
+def make_network(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Discriminator:
+    """Its logits are far apart."""
     network = Discriminator(shape, Embeddings(tokens.vocab_size, shape))
     initialise(network, 0)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=noise)
-    return Reader(network, tokens)
+    return network.eval()
+
+
+def make_reader(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Reader:
+    return Reader(replaced_logits(make_network(tokens, shape), tokens.specials), tokens, shape.positions)
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +64,36 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(raw.to_str())
 
 
-def alone(reader: Reader, text: str) -> np.ndarray:
+def alone(network: Discriminator, tokens: Tokenizer, text: str) -> np.ndarray:
     """The logits of a text that fits, by the network itself."""
-    (pieces,) = reader._tokenizer.split([text])
-    specials = reader._tokenizer.specials
-    row = torch.tensor([[specials.cls, *pieces.ids.tolist(), specials.sep]])
+    (pieces,) = tokens.split([text])
+    row = torch.tensor([[tokens.specials.cls, *pieces.ids.tolist(), tokens.specials.sep]])
     with torch.no_grad():
-        return reader._network(row, torch.zeros_like(row))[0, 1:-1].numpy()
+        return network(row, torch.zeros_like(row))[0, 1:-1].numpy()
 
 
 def test_texts_come_back_in_order_with_what_each_gets_alone(small_tokenizer, monkeypatch):
-    monkeypatch.setitem(subject._TOKENS, "cpu", 64)
-    reader = make_reader(small_tokenizer)
+    monkeypatch.setitem(score_rows._TOKENS, "cpu", 64)
+    reader, network = make_reader(small_tokenizer), make_network(small_tokenizer)
     texts = ["the cat sees a dog .", "", "a", "the old bird sees the cat and a fish", "   ", "dog " * 15]
-    for gathered in (0, 30, subject.GATHERED):
+    for gathered in (0, 30, GATHERED):
         found = list(reader.read(texts, gathered))
         assert [reading.text for reading in found] == texts
         for reading in found:
-            assert np.abs(reading.logits - alone(reader, reading.text)).max(initial=0) < 1e-5
-    assert np.ptp(found[3].logits) > 0.5, "logits that differ, or nothing is shown"
+            assert np.abs(reading.said - alone(network, small_tokenizer, reading.text)).max(initial=0) < 1e-5
+    assert np.ptp(found[3].said) > 0.5, "logits that differ, or nothing is shown"
 
 
 def test_long_texts_are_read_where_there_is_most_context(small_tokenizer):
     reader = make_reader(small_tokenizer)
     words = ("the old cat sees a small dog and the bird flies over a house " * 8).split()
-    ((reading,), room) = list(reader.read([" ".join(words)])), reader.length - 2
-    count = len(reading.logits)
+    ((reading,), room) = list(reader.read([" ".join(words)])), SHAPE.positions - 2
+    count = len(reading.said)
     assert count > 3 * room
     starts = [*range(0, count - room + room // 2, room // 2)]
     rows = [range(start, min(start + room, count)) for start in starts if start == 0 or start + room // 2 < count]
-    by_row = reader.logits([reading.pieces.ids[row.start : row.stop] for row in rows])
-    for token, logit in enumerate(reading.logits):
+    by_row = reader._say([reading.pieces.ids[row.start : row.stop] for row in rows])
+    for token, logit in enumerate(reading.said):
         showing = [(n, row) for n, row in enumerate(rows) if token in row]
         context = {n: (min(token - row[0], row[-1] - token), len(row)) for n, row in showing}
         best = max(context, key=lambda n: (context[n], -n))

@@ -11,14 +11,9 @@ import torch
 import transformers
 
 from elektron.cli import main
-from elektron.interop.huggingface import save
-from elektron.model.encoder import Embeddings, EncoderConfig
-from elektron.model.heads import Discriminator, Generator
-from elektron.model.initial import initialise
 
 transformers.logging.set_verbosity_error()
 
-SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=32)
 HARD_LINES = (
     b"The old cat sees a dog.\r\n\tthe cafe\xcc\x81 of a bird\r\n\n  \n"
     + "שלום the cat \U0001f469\u200d\U0001f692 and 中文 fish\u2028dog\n".encode()
@@ -27,25 +22,10 @@ HARD_LINES = (
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory, small_tokenizer):
-    """Two networks that have learned nothing, with opinions."""
-    folder = tmp_path_factory.mktemp("model")
-    noise = torch.Generator().manual_seed(1)
-    for kind, name in ((Discriminator, "discriminator"), (Generator, "generator")):
-        network = kind(SHAPE, Embeddings(small_tokenizer.vocab_size, SHAPE))
-        initialise(network, 0)
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter += 0.2 * torch.randn(parameter.shape, generator=noise)
-        save(network, small_tokenizer, folder / name, "")
-    return folder
-
-
 @pytest.fixture
-def detect(model, monkeypatch, capfdbinary):
+def detect(untaught, monkeypatch, capfdbinary):
     def run(*words: object) -> bytes:
-        monkeypatch.setattr(sys, "argv", ["elektron", "detect", *map(str, words), "--model", str(model)])
+        monkeypatch.setattr(sys, "argv", ["elektron", "detect", *map(str, words), "--model", str(untaught)])
         main()
         return capfdbinary.readouterr().out
 
@@ -59,13 +39,13 @@ def text(tmp_path):
     return path
 
 
-def test_words_have_the_probabilities_of_transformers(detect, model, tmp_path):
+def test_words_have_the_probabilities_of_transformers(detect, untaught, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("The old cat, unseenish, sees a dog.\n\nthe bird\n")
     records = [json.loads(line) for line in detect(path, "--json").splitlines()]
     assert [record["text"] for record in records] == ["The old cat, unseenish, sees a dog.", "", "the bird"]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model / "discriminator")
-    network = transformers.ElectraForPreTraining.from_pretrained(model / "discriminator").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(untaught / "discriminator")
+    network = transformers.ElectraForPreTraining.from_pretrained(untaught / "discriminator").eval()
     for record in records:
         inputs = tokenizer(record["text"], return_tensors="pt", return_offsets_mapping=True)
         offsets = inputs.pop("offset_mapping")[0].tolist()
@@ -92,12 +72,12 @@ def test_long_lines_are_read_whole(detect, text):
     assert [word["text"] for word in last["words"]] == re.findall(r"\w+|,", last["text"])
 
 
-def test_the_generator_suggests(detect, model, tmp_path, small_tokenizer):
+def test_the_generator_suggests(detect, untaught, tmp_path, small_tokenizer):
     path = tmp_path / "text.txt"
     path.write_text("the unseenish cat sees a DOG\n")
     found = json.loads(detect(path, "--json", "--threshold", 0, "--suggest", 4))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model / "generator")
-    network = transformers.ElectraForMaskedLM.from_pretrained(model / "generator").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(untaught / "generator")
+    network = transformers.ElectraForMaskedLM.from_pretrained(untaught / "generator").eval()
     for word in found["words"]:
         masked = f"{found['text'][: word['start']]}[MASK]{found['text'][word['stop'] :]}"
         inputs = tokenizer(masked, return_tensors="pt")
@@ -165,18 +145,27 @@ def test_records_keep_what_else_they_have(detect, tmp_path):
         ('{"text": "a"}\n', ["--generator", "nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_read(content, words, sentence, model, tmp_path):
+def test_what_cannot_be_read(content, words, sentence, untaught, tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text(content)
-    command = [sys.executable, "-m", "elektron", "detect", str(path), "--model", str(model), *words]
+    command = [sys.executable, "-m", "elektron", "detect", str(path), "--model", str(untaught), *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_from_standard_input(model):
-    command = [sys.executable, "-m", "elektron", "detect", "--model", str(model / "discriminator"), "--threshold", "1"]
+def test_from_standard_input(untaught):
+    command = [
+        sys.executable,
+        "-m",
+        "elektron",
+        "detect",
+        "--model",
+        str(untaught / "discriminator"),
+        "--threshold",
+        "1",
+    ]
     done = subprocess.run(command, input=HARD_LINES, capture_output=True)
     assert done.stdout == HARD_LINES
     assert re.fullmatch(rb"0 of \d+ words look replaced \(1 or more\)\n", done.stderr)
@@ -189,7 +178,7 @@ def test_only_discriminators_detect(data_folder, tmp_path, monkeypatch, capsys):
         *("--objective.generator-width", 1.0, "--objective.generator-layers", 1.0, "--train.phases", 10, 16, 4),
     ]
     for kind, generator, sentence in (
-        ("mlm", "masked", "has no discriminator: it was trained by mlm"),
+        ("mlm", "masked", "has no discriminator, only a masked LM"),
         ("electric", "two-tower", "tells how likely words are"),
     ):
         run = ["pretrain", *micro, "--data", data_folder, "--run", tmp_path / kind, "--objective.kind", kind]

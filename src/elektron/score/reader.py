@@ -1,28 +1,21 @@
-"""Texts of any length and number, read by a discriminator: a logit for each token of each text, in order.
+"""Texts of any length and number, read by a network: what it says of each token of each text, in order.
 
-A text that is longer than the network's rows goes through windows that overlap by half, and a token is judged where it
-has the most context. Some texts are gathered at a time; their windows are sorted by length and run in batches, so that
-little of them is padding. What a token gets does not depend on who else is in its batch.
+A text that is longer than the network's rows goes through windows that overlap by half, and what is said of a token is
+said where it has the most context. Some texts are gathered at a time, so that their rows can be sorted by length. What
+a token gets does not depend on who else is in its batch.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from elektron.data.examples import in_order, rounded
 from elektron.data.tokenizer import Pieces, Tokenizer
 from elektron.data.windows import owners, windows
-from elektron.model.heads import Discriminator
+from elektron.score.rows import ENDS, Say
 
 GATHERED = 1 << 18
 """Characters of the texts that are gathered, if not of one alone: enough to find rows of like length, and no more."""
-_ENDS = 2
-"""[CLS] and [SEP]."""
-_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
-"""Of a batch."""
 _STAND_IN = "\ufffd"
 """What is read where there is half a character, or a byte that is none: one for one, so that places stay."""
 
@@ -32,16 +25,16 @@ class Reading(NamedTuple):
 
     text: str
     pieces: Pieces
-    logits: np.ndarray  # [n] float32, positive where a token looks replaced
+    said: np.ndarray  # [n] float32, of each token
 
 
 class Reader:
-    """A discriminator and its tokenizer; `length` is that of its rows, at most."""
+    """Reads by what is said of rows of up to `length` tokens, [CLS] and [SEP] among them."""
 
-    def __init__(self, discriminator: Discriminator, tokenizer: Tokenizer, length: int = 0) -> None:
-        self._network, self._tokenizer = discriminator.eval(), tokenizer
-        self.length = length or discriminator.encoder.config.positions
-        self._device = next(discriminator.parameters()).device
+    def __init__(self, say: Say, tokenizer: Tokenizer, length: int) -> None:
+        self._say, self._tokenizer, self._room = say, tokenizer, length - ENDS
+        if self._room < 1:
+            raise ValueError(f"rows of {length} tokens have no room for text: at least {ENDS + 1}")
 
     def read(self, texts: Iterable[str], gathered: int = GATHERED) -> Iterator[Reading]:
         """Each text in turn; with `gathered` 0, as soon as it is there."""
@@ -50,42 +43,15 @@ class Reader:
 
     def _read(self, texts: list[str]) -> Iterator[Reading]:
         split = self._tokenizer.split([_readable(text) for text in texts])
-        room = self.length - _ENDS
-        parts = [windows(len(pieces.ids), room, room // 2) for pieces in split]
+        parts = [windows(len(pieces.ids), self._room, max(1, self._room // 2)) for pieces in split]
         rows = [pieces.ids[slice(*part)] for pieces, of_text in zip(split, parts, strict=True) for part in of_text]
-        logits = iter(self.logits(rows))
+        said = iter(self._say(rows))
         for text, pieces, of_text in zip(texts, split, parts, strict=True):
             found, owner = np.empty(len(pieces.ids), dtype=np.float32), owners(of_text)
             for n, (start, stop) in enumerate(of_text):
                 mine = owner[start:stop] == n
-                found[start:stop][mine] = next(logits)[mine]
+                found[start:stop][mine] = next(said)[mine]
             yield Reading(text, pieces, found)
-
-    @torch.no_grad()
-    def logits(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Of rows of tokens, [n] each, no longer than the network's without the special tokens."""
-        found: list[np.ndarray] = [np.empty(0, dtype=np.float32)] * len(rows)
-        lengths = np.array([len(row) + _ENDS for row in rows])
-        for numbers in in_order(lengths, _TOKENS[self._device.type]):
-            if lengths[numbers[0]] == _ENDS:
-                break  # the longest of the rest has no tokens
-            tokens, mask = self._batch([rows[n] for n in numbers])
-            logits = self._network(tokens, torch.zeros_like(tokens), mask).float().cpu().numpy()
-            for n, of_row in zip(numbers.tolist(), logits, strict=True):
-                found[n] = of_row[1 : 1 + len(rows[n])]
-        return found
-
-    def _batch(self, rows: list[np.ndarray]) -> tuple[Tensor, Tensor | None]:
-        """[B, T] tokens, and where there are some if not everywhere."""
-        lengths, specials = np.array([len(row) + _ENDS for row in rows]), self._tokenizer.specials
-        longest = int(lengths.max())
-        if self._device.type == "cuda":
-            longest = rounded(longest, self._network.encoder.config.positions)
-        tokens = np.full((len(rows), longest), specials.pad, dtype=np.int64)
-        for line, row in zip(tokens, rows, strict=True):
-            line[: len(row) + _ENDS] = [specials.cls, *row, specials.sep]
-        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
-        return torch.from_numpy(tokens).to(self._device), None if mask.all() else mask.to(self._device)
 
 
 def _gathered(texts: Iterable[str], characters: int) -> Iterator[list[str]]:

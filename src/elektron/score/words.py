@@ -23,7 +23,7 @@ class Word(NamedTuple):
 def words_of(reading: Reading) -> list[Word]:
     """The words of a text, from left to right, without white space and without overlap: what has no characters of its
     own belongs to the word before. A word of several tokens is as suspicious as its worst."""
-    text, (_, offsets, words), logits = reading
+    text, (_, offsets, words), logits = reading  # of "replaced"
     if not len(words):
         return []
     is_first = np.concatenate([[True], (words[1:] != words[:-1]) | (words[1:] < 0)])

@@ -11,14 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from elektron.config import parse
 from elektron.data.files import write_parts
-from elektron.model.weights import lower
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, lines
-from elektron.score.reader import GATHERED, Reader
+from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggester, Suggestion
 from elektron.score.words import Word, words_of
-from elektron.train.device import DeviceName, choose_device, precision
-from elektron.verbs.runs import open_judges
+from elektron.train.device import DeviceName
+from elektron.verbs.judges import open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -91,11 +90,12 @@ def main(arguments: Sequence[str]) -> None:
 
 def _judged(config: Config) -> Iterator[Judged]:
     """Line by line; from a keyboard, each as soon as it is there."""
-    judges, device = open_judges(config.model, config.generator), choose_device(config.device)
-    for network in (judges.discriminator, judges.generator):
-        if network is not None:
-            lower(network.to(device), precision(device))
-    reader = Reader(judges.discriminator, judges.tokenizer, config.length)
+    judges = open_judges(config.model, config.device, config.generator)
+    if judges.gives_energies:
+        raise ValueError(
+            f"{config.model}: electric's discriminator tells how likely words are, not which were replaced"
+        )
+    reader = judges.reader("detection", config.length)
     suggester = None
     if judges.generator is not None and config.suggest:
         suggester = Suggester(judges.generator, judges.tokenizer, config.suggest)

@@ -20,6 +20,7 @@ from elektron.data.tokenizer import Tokenizer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
 from elektron.score.reader import Reader
+from elektron.score.rows import replaced_logits
 from elektron.score.words import words_of
 from elektron.train.device import choose_device
 from elektron.train.loop import train
@@ -122,7 +123,8 @@ def _refuse_other_tokenizer(config: RunConfig, of_data: Tokenizer) -> None:
 def _demonstrate(discriminator: Discriminator, tokens: Tokenizer, console: Console) -> None:
     """The discriminator at work: the redder a word, the likelier it does not belong."""
     console.print("\nWhat the discriminator makes of three sentences with a wrong word in each:")
-    for reading in Reader(discriminator, tokens).read(EXAMPLES):
+    say = replaced_logits(discriminator.eval(), tokens.specials)
+    for reading in Reader(say, tokens, discriminator.encoder.config.positions).read(EXAMPLES):
         sentence, words = reading.text, words_of(reading)
         worst = max(words, key=lambda word: word.replaced)
         least = min(word.replaced for word in words)

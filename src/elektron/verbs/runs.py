@@ -12,17 +12,9 @@ from elektron.data.batches import SPECIALS
 from elektron.data.files import write_atomically
 from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
-from elektron.interop.huggingface import (
-    from_tensors,
-    load_discriminator,
-    load_encoder,
-    load_generator,
-    our_config,
-    read_tensors,
-)
+from elektron.interop.huggingface import from_tensors, load_encoder, our_config, read_tensors
 from elektron.kernels.masking import masked_count
 from elektron.model.encoder import Encoder, EncoderConfig
-from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import Start
 from elektron.objectives import choices, table
 from elektron.objectives.electra import Electra
@@ -187,7 +179,7 @@ class Opened(NamedTuple):
 def open_model(path: Path) -> Opened:
     """The networks of a run's newest checkpoint, or of a folder with discriminator/ and generator/ inside."""
     if (path / CONFIG).exists():
-        return _open_run(path)
+        return open_run(path)
     if not (path / DISCRIMINATOR).is_dir() or not (path / GENERATOR).is_dir():
         beside = (path.parent / DISCRIMINATOR).is_dir() and (path.parent / GENERATOR).is_dir()
         hint = f"; {path.parent} is one" if beside else ""
@@ -199,7 +191,8 @@ def open_model(path: Path) -> Opened:
     return Opened(model, tokens, 0, config)
 
 
-def _open_run(run: Path, checkpoint: Path | None = None) -> Opened:
+def open_run(run: Path, checkpoint: Path | None = None) -> Opened:
+    """The networks of a run's newest checkpoint, or of another."""
     config = read_config(run)
     saved = load(checkpoint) if checkpoint else load_newest(run)
     if saved is None:
@@ -226,7 +219,7 @@ def open_encoder(path: Path) -> Pretrained:
     folder."""
     run = path.parent.parent if path.parent.name == FOLDER else path
     if (run / CONFIG).exists():
-        opened = _open_run(run, path if run != path else None)
+        opened = open_run(run, path if run != path else None)
         return Pretrained(opened.model.encoder, opened.tokenizer, opened.step)
     folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
     if not (folder / "config.json").exists():
@@ -236,41 +229,6 @@ def open_encoder(path: Path) -> Pretrained:
     if found.tokenizer.vocab_size > words:
         raise ValueError(f"{folder}: its tokenizer has {found.tokenizer.vocab_size} tokens, its embeddings {words}")
     return found
-
-
-class Judges(NamedTuple):
-    """Networks that say something of texts."""
-
-    discriminator: Discriminator
-    tokenizer: Tokenizer
-    generator: Generator | None
-
-
-def open_judges(path: Path, generator: str = "") -> Judges:
-    """The discriminator of a run, of an exported folder or in a Hugging Face folder, and the generator beside it or the
-    one that is named, if there is one."""
-    if (path / CONFIG).exists():
-        opened = _open_run(path)
-        networks, tokens = opened.model.networks(), opened.tokenizer
-        if opened.config.objective.kind == "electric":
-            raise ValueError(
-                f"{path}: electric's discriminator tells how likely words are, not whether they were replaced"
-            )
-        judge, speaker = networks.get(DISCRIMINATOR), networks.get(GENERATOR)
-        if not isinstance(judge, Discriminator):
-            raise ValueError(f"{path} has no discriminator: it was trained by {opened.config.objective.kind}")
-    else:
-        folder = path / DISCRIMINATOR if (path / DISCRIMINATOR).is_dir() else path
-        if not (folder / "config.json").exists():
-            raise ValueError(f"{path} is neither a run nor a Hugging Face folder")
-        judge, tokens = load_discriminator(folder), tokenizer.load(folder, TokenizerConfig())
-        inside = folder.parent / GENERATOR
-        speaker = load_generator(inside) if folder.name == DISCRIMINATOR and inside.is_dir() else None
-    if generator:
-        if tokenizer.load(generator, TokenizerConfig()).hash != tokens.hash:
-            raise ValueError(f"--generator {generator} has another tokenizer than {path}")
-        speaker = load_generator(generator)
-    return Judges(judge.eval(), tokens, speaker if isinstance(speaker, Generator) else None)
 
 
 def settings_of(choice: Choice, shape: EncoderConfig) -> dict[str, Any]:

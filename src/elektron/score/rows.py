@@ -1,0 +1,97 @@
+"""Networks over rows of tokens of any lengths: what is said of each token, in batches with little padding.
+
+Rows are without [CLS] and [SEP], which are put around them, and no longer than the network reads with these.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elektron.data.examples import in_order, rounded
+from elektron.data.tokenizer import Specials
+from elektron.model.heads import Discriminator, Generator
+
+ENDS = 2
+"""[CLS] and [SEP]."""
+_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+"""Of a batch."""
+
+Say = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+"""What is said of rows [n], a number for each of their tokens."""
+
+
+class Batch(NamedTuple):
+    """Some of the rows."""
+
+    numbers: np.ndarray  # [B] which
+    tokens: Tensor  # [B, T]
+    mask: Tensor | None  # [B, T] where there is a token, if not everywhere
+
+
+def batches(rows: Sequence[np.ndarray], specials: Specials, device: torch.device, positions: int) -> Iterator[Batch]:
+    """All rows that have tokens, the longest first."""
+    lengths = np.array([len(row) + ENDS for row in rows], dtype=np.int64)
+    for numbers in in_order(lengths, _TOKENS[device.type]):
+        numbers = numbers[lengths[numbers] > ENDS]
+        if not len(numbers):
+            return
+        longest = int(lengths[numbers[0]])
+        longest = rounded(longest, positions) if device.type == "cuda" else longest
+        tokens = np.full((len(numbers), longest), specials.pad, dtype=np.int64)
+        for line, number in zip(tokens, numbers, strict=True):
+            line[: lengths[number]] = [specials.cls, *rows[number], specials.sep]
+        mask = torch.from_numpy(np.arange(longest) < lengths[numbers, None])
+        yield Batch(numbers, torch.from_numpy(tokens).to(device), None if mask.all() else mask.to(device))
+
+
+def replaced_logits(discriminator: Discriminator, specials: Specials) -> Say:
+    """The logits of "replaced"."""
+    device, positions = next(discriminator.parameters()).device, discriminator.encoder.config.positions
+
+    @torch.no_grad()
+    def say(rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = [np.empty(0, dtype=np.float32)] * len(rows)
+        for batch in batches(rows, specials, device, positions):
+            logits = discriminator(batch.tokens, torch.zeros_like(batch.tokens), batch.mask).float().cpu().numpy()
+            for number, of_row in zip(batch.numbers.tolist(), logits, strict=True):
+                found[number] = of_row[1 : 1 + len(rows[number])]
+        return found
+
+    return say
+
+
+def masked_log_probabilities(generator: Generator, specials: Specials) -> Say:
+    """log p(token | the others): each token of a row is masked in turn."""
+    device, positions = next(generator.parameters()).device, generator.encoder.config.positions
+
+    @torch.no_grad()
+    def say(rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = [np.empty(len(row), dtype=np.float32) for row in rows]
+        places = [(number, place) for number, row in enumerate(rows) for place in range(len(row))]
+        masked = [_masked(rows[number], place, specials.mask) for number, place in places]
+        for batch in batches(masked, specials, device, positions):
+            chances = spoken(generator, batch, specials.mask).log_softmax(-1)  # [B, V]
+            asked = [places[n] for n in batch.numbers]
+            targets = torch.tensor([int(rows[number][place]) for number, place in asked], device=device)
+            values = chances.gather(1, targets[:, None]).squeeze(1).cpu().numpy()
+            for (number, place), value in zip(asked, values, strict=True):
+                found[number][place] = value
+        return found
+
+    return say
+
+
+def spoken(generator: Generator, batch: Batch, mask: int) -> Tensor:
+    """Scores of the vocabulary at the one mask of each row: [B, V] in float32."""
+    hidden = generator.encoder(batch.tokens, torch.zeros_like(batch.tokens), batch.mask)[batch.tokens == mask]  # [B, D]
+    features = generator.head(hidden)
+    return torch.nn.functional.linear(features, generator.table, generator.head.bias.to(features.dtype)).float()
+
+
+def _masked(row: np.ndarray, place: int, mask: int) -> np.ndarray:
+    masked = row.copy()
+    masked[place] = mask
+    return masked

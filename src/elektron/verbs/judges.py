@@ -1,0 +1,78 @@
+"""The networks that say something of texts, out of runs and Hugging Face folders, ready to be asked."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from elektron.data import tokenizer
+from elektron.data.files import read_json
+from elektron.data.tokenizer import Tokenizer, TokenizerConfig
+from elektron.interop.huggingface import load_discriminator, load_generator
+from elektron.model.heads import Discriminator, Generator
+from elektron.model.weights import lower
+from elektron.score.reader import Reader
+from elektron.score.rows import Say, masked_log_probabilities, replaced_logits
+from elektron.score.sentences import Way
+from elektron.train.device import DeviceName, choose_device, precision
+from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_run
+
+_MASKED_LM = "ElectraForMaskedLM"
+
+
+class Judges(NamedTuple):
+    """What there is of a model."""
+
+    discriminator: Discriminator | None
+    generator: Generator | None
+    """A masked LM: the small one beside a discriminator, or all there is."""
+    tokenizer: Tokenizer
+    gives_energies: bool
+    """Whether the discriminator is Electric's, which tells how likely a word is, not whether it was replaced."""
+
+    def reader(self, way: Way, length: int) -> Reader:
+        """Reads rows of `length` tokens, or as many as the network can if 0."""
+        specials, network = self.tokenizer.specials, self.generator if way == "masked" else self.discriminator
+        if network is None:
+            lacking = "generator: name one with --generator" if way == "masked" else "discriminator, only a masked LM"
+            raise ValueError(f"the model has no {lacking}")
+        positions = network.encoder.config.positions
+        if length > positions:
+            raise ValueError(f"--length {length} is longer than the model's {positions} positions")
+        is_masked = isinstance(network, Generator)
+        say: Say = masked_log_probabilities(network, specials) if is_masked else replaced_logits(network, specials)
+        return Reader(say, self.tokenizer, length or positions)
+
+
+def open_judges(path: Path, device: DeviceName, generator: str = "") -> Judges:
+    """The networks of a run, of an exported folder or in a Hugging Face folder; and the generator that is named, if one
+    is, in place of their own."""
+    found = _of_run(path) if (path / CONFIG).exists() else _of_folder(path)
+    if generator:
+        if tokenizer.load(generator, TokenizerConfig()).hash != found.tokenizer.hash:
+            raise ValueError(f"--generator {generator} has another tokenizer than {path}")
+        found = found._replace(generator=load_generator(generator))
+    place = choose_device(device)
+    for network in found[:2]:
+        if network is not None:
+            lower(network.eval().to(place), precision(place))
+    return found
+
+
+def _of_run(path: Path) -> Judges:
+    opened = open_run(path)
+    networks, kind = opened.model.networks(), opened.config.objective.kind
+    judge, speaker = networks.get(DISCRIMINATOR), networks.get(GENERATOR, networks.get(ENCODER))
+    assert judge is None or isinstance(judge, Discriminator)
+    assert speaker is None or isinstance(speaker, Generator)
+    return Judges(judge, speaker, opened.tokenizer, kind == "electric")
+
+
+def _of_folder(path: Path) -> Judges:
+    if not any((folder / "config.json").exists() for folder in (path, path / DISCRIMINATOR, path / ENCODER)):
+        raise ValueError(f"{path} is neither a run nor a Hugging Face folder")
+    folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
+    tokens = tokenizer.load(folder, TokenizerConfig())
+    if _MASKED_LM in (read_json(folder / "config.json").get("architectures") or ()):
+        return Judges(None, load_generator(folder), tokens, False)
+    beside = folder.parent / GENERATOR
+    speaker = load_generator(beside) if folder.name == DISCRIMINATOR and beside.is_dir() else None
+    return Judges(load_discriminator(folder), speaker, tokens, False)
