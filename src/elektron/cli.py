@@ -13,6 +13,7 @@ VERBS = {
     "finetune": "teach an encoder a task and tell how well it does",
     "detect": "how likely each word of a text was replaced",
     "score": "one number for each sentence; minimal pairs; lists of hypotheses",
+    "calibrate": "how far the probabilities of detect can be trusted, and mend them",
     "export": "write a run as Hugging Face folders",
     "plan": "parameters, FLOPs, tokens, memory and time of a run, before it is run",
     "bench": "how fast this machine trains: measured, and kept for plan",

@@ -17,6 +17,8 @@ from elektron.tasks.metrics import (
     EntityScores,
     Thresholds,
     accuracy,
+    average_precision,
+    best_detection_threshold,
     best_threshold,
     detection,
     entity_f1,
@@ -100,7 +102,26 @@ def test_detection_favours_precision():
     assert detection([True, True, True, True], true) == pytest.approx((0.5, 1.0, 5 / 9))
 
 
-@pytest.mark.parametrize("metric", [accuracy, f1, matthews, pearson, spearman])
+scored = st.lists(st.tuples(st.sampled_from([-2.0, 0.0, 0.5, 1.0, 3.0]), st.booleans()), min_size=1, max_size=30)
+
+
+@given(scored)
+@settings(deadline=None)
+def test_average_precision_is_scikit_learn_s(pairs):
+    scores, true = map(np.array, zip(*pairs, strict=True))
+    expected = sklearn.average_precision_score(true, scores) if true.any() else 0.0
+    assert average_precision(scores, true) == pytest.approx(expected)
+
+
+@given(scored)
+def test_no_threshold_is_better_than_the_best(pairs):
+    scores, true = map(np.array, zip(*pairs, strict=True))
+    best = best_detection_threshold(scores, true)
+    values = {float(value): detection(scores >= value, true).f05 for value in scores}
+    assert best == max(value for value in values if values[value] == max(values.values()))
+
+
+@pytest.mark.parametrize("metric", [accuracy, f1, matthews, pearson, spearman, average_precision])
 def test_nothing_scores_nothing(metric):
     assert metric([], []) == 0.0
     assert detection([], []) == DetectionScores(0.0, 0.0, 0.0)

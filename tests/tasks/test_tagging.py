@@ -16,6 +16,7 @@ from elektron.tasks.tagging import (
     pieces,
     read_columns,
     read_jsonl,
+    read_m2,
     to_bio,
     to_bioes,
     words_predicted,
@@ -300,3 +301,36 @@ def test_chunks_need_no_names():
 def test_tags_that_name_no_chunk_are_refused(tag):
     for convert in (to_bio, to_bioes):
         assert repr(tag) in refusal(convert, ["O", tag])
+
+
+def test_m2_marks_what_is_to_be_changed(tmp_path):
+    path = tmp_path / "errors.m2"
+    path.write_text(
+        "S She have two cat .\n"
+        "A 1 2|||R:VERB:SVA|||has|||REQUIRED|||-NONE-|||0\n"
+        "A 3 4|||R:NOUN:NUM|||cats|||REQUIRED|||-NONE-|||0\n"
+        "A 0 1|||R:OTHER|||He|||REQUIRED|||-NONE-|||1\n\n"
+        "S I live in house\n"
+        "A 3 3|||M:DET|||a|||REQUIRED|||-NONE-|||0\n"
+        "A 4 4|||M:PUNCT|||.|||REQUIRED|||-NONE-|||0\n\n"
+        "S All is well\n"
+        "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n"
+    )
+    found = read_m2(path)
+    assert [" ".join(sentence.words) for sentence in found] == ["She have two cat .", "I live in house", "All is well"]
+    assert ["".join(sentence.tags) for sentence in found] == ["cicic", "ccci", "ccc"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("A 1 9|||R|||x|||REQUIRED|||-NONE-|||0", "line 2: words 1 to 9 of a sentence of 2"),
+        ("A one 2|||R|||x|||REQUIRED|||-NONE-|||0", "line 2: not a correction"),
+        ("nonsense", "line 2: neither a sentence"),
+    ],
+)
+def test_bad_m2_is_refused(line, sentence, tmp_path):
+    path = tmp_path / "errors.m2"
+    path.write_text(f"S a b\n{line}\n")
+    with pytest.raises(ValueError, match=sentence):
+        read_m2(path)

@@ -1,10 +1,14 @@
 """What the discriminator says about words, which are what people read."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from elektron.score.calibration import Calibration
 from elektron.score.reader import Reading
+
+_UNCALIBRATED = Calibration()
 
 
 class Word(NamedTuple):
@@ -20,7 +24,7 @@ class Word(NamedTuple):
     """The one after its last."""
 
 
-def words_of(reading: Reading) -> list[Word]:
+def words_of(reading: Reading, calibration: Calibration = _UNCALIBRATED) -> list[Word]:
     """The words of a text, from left to right, without white space and without overlap: what has no characters of its
     own belongs to the word before. A word of several tokens is as suspicious as its worst."""
     text, (_, offsets, words), logits = reading  # of "replaced"
@@ -29,7 +33,7 @@ def words_of(reading: Reading) -> list[Word]:
     is_first = np.concatenate([[True], (words[1:] != words[:-1]) | (words[1:] < 0)])
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(words))
-    worst = 1 / (1 + np.exp(-np.maximum.reduceat(logits, firsts).astype(np.float64)))
+    worst = calibration.probabilities(np.maximum.reduceat(logits, firsts).astype(np.float64))
     starts, stops = np.minimum.reduceat(offsets[:, 0], firsts), np.maximum.reduceat(offsets[:, 1], firsts)
     found: list[Word] = []
     end = 0
@@ -42,6 +46,21 @@ def words_of(reading: Reading) -> list[Word]:
             end = stop
         elif found:
             found[-1] = found[-1]._replace(replaced=max(found[-1].replaced, replaced), last=last)
+    return found
+
+
+def logits_of(reading: Reading, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Of stretches of characters [n], from left to right: the worst of the tokens that have some of them; minus
+    infinity where none has."""
+    found = np.full(len(spans), -np.inf)
+    token, count = 0, len(reading.said)
+    for number, (start, stop) in enumerate(spans):
+        while token < count and reading.pieces.offsets[token, 1] <= start:
+            token += 1
+        last = token
+        while last < count and reading.pieces.offsets[last, 0] < stop:
+            found[number] = max(found[number], reading.said[last])
+            last += 1
     return found
 
 

@@ -155,6 +155,26 @@ def detection(predicted: ArrayLike, true: ArrayLike) -> DetectionScores:
     return DetectionScores(*_precision_recall_f(*_positives(said, there), beta=0.5))
 
 
+def average_precision(scores: ArrayLike, true: ArrayLike) -> float:
+    """The area under precision over recall, by steps: what is found from each score on, equal ones together."""
+    values, there = _paired(scores, true)
+    order = np.argsort(-values, kind="stable")
+    values, found = values[order], np.cumsum(there[order].astype(bool))
+    ends = np.flatnonzero(np.append(values[1:] != values[:-1], np.ones(min(1, len(values)), dtype=bool)))
+    gains = np.diff(found[ends], prepend=0)
+    return _ratio(float((gains * found[ends] / (ends + 1)).sum()), float(found[-1]) if len(found) else 0.0)
+
+
+def best_detection_threshold(scores: ArrayLike, true: ArrayLike) -> float:
+    """The score from which on tokens are to be flagged for the highest F0.5; the highest of several."""
+    values, there = _paired(scores, true)
+    order = np.argsort(-values, kind="stable")
+    values, found = values[order], np.cumsum(there[order].astype(bool))
+    ends = np.flatnonzero(np.append(values[1:] != values[:-1], True))
+    f = 1.25 * found[ends] / (0.25 * found[-1] + ends + 1)
+    return float(values[ends[np.argmax(f)]])
+
+
 def normalised(answer: str) -> str:
     """Without case, ASCII punctuation, English articles, and with one space between words (Rajpurkar et al., 2016,
     arXiv:1606.05250). Other punctuation stays, but parts words: an article beside it goes."""

@@ -7,6 +7,8 @@ Files of sentences are UTF-8 and come in two forms:
   In CoNLL-U (ten columns, the first a number) comments, ranges of words (3-4) and empty nodes (5.1) are passed over;
   the words are column 1 there, their parts of speech columns 3 and 4.
 - JSON lines: an object a line, with a list of words and a list of as many tags.
+- M2 (Dahlmeier and Ng, 2012): sentences `S word word ...` with their corrections, `A 1 2|||type|||other|||...`. A word
+  that is to be changed is incorrect, and so is the one before which another is missing.
 
 The label of a word is that of its first token. Chunks may be written in IOB1, IOB2 (here: BIO) or BIOES.
 """
@@ -131,6 +133,38 @@ def _strings(record: dict[str, Any], field: str, where: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"{where}: {field!r} must be a list of strings, not {json.dumps(values)[:60]}")
     return [whole(value, f"{where}: {field!r}") for value in values]
+
+
+def read_m2(path: Path, correct: str = "c", incorrect: str = "i") -> list[Sentence]:
+    """Sentences with their errors, by the first of several annotators."""
+    found: list[Sentence] = []
+    for number, line in lines(path):
+        kind, _, rest = line.partition(" ")
+        if kind == "S":
+            words = rest.split()
+            found.append(Sentence(words, [correct] * len(words)))
+        elif kind == "A" and found:
+            _mark(found[-1], rest, incorrect, f"{path}, line {number}")
+        elif line.strip():
+            raise ValueError(
+                f"{path}, line {number}: neither a sentence, S ..., nor a correction, A ...: {line[:40]!r}"
+            )
+    return found
+
+
+def _mark(sentence: Sentence, correction: str, incorrect: str, where: str) -> None:
+    span, *fields = correction.split("|||")
+    try:
+        start, stop = map(int, span.split())
+        annotator = int(fields[-1])
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{where}: not a correction 'A START STOP|||TYPE|||...|||ANNOTATOR' ({error})") from error
+    if annotator or start < 0:  # noop
+        return
+    if not start <= stop <= len(sentence.words):
+        raise ValueError(f"{where}: words {start} to {stop} of a sentence of {len(sentence.words)}")
+    for word in range(start, max(stop, min(start + 1, len(sentence.words)))):
+        sentence.tags[word] = incorrect
 
 
 def labels_of(sentences: Sequence[Sentence]) -> tuple[str, ...]:

@@ -5,19 +5,20 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from elektron.config import parse
 from elektron.data.files import write_parts
+from elektron.score.calibration import Calibration, load
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, lines
 from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggester, Suggestion
 from elektron.score.words import Word, words_of
 from elektron.train.device import DeviceName
-from elektron.verbs.judges import open_judges
+from elektron.verbs.judges import Judges, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -35,8 +36,10 @@ class Config:
     """The Hugging Face folder of a generator that suggests other words; the model's own if empty."""
     suggest: int = 3
     """How many it suggests for a word; 0: none."""
-    threshold: float = 0.5
-    """How likely a word was replaced for it to be marked."""
+    threshold: float = -1.0
+    """How likely a word was replaced for it to be marked; if negative, as calibrated, or 0.5."""
+    calibrated: bool = True
+    """Use what `elektron calibrate` left beside the model, if it did."""
     field: str = ""
     """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
     json: bool = False
@@ -51,7 +54,7 @@ class Config:
     """auto: a GPU if there is one."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
+        if self.threshold > 1:
             raise ValueError(f"--threshold is a probability, not {self.threshold}")
         if self.suggest < 0:
             raise ValueError(f"--suggest is at least 0, not {self.suggest}")
@@ -69,11 +72,15 @@ class Judged(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron detect", __doc__ or "", first="files")
+    judges = open_judges(config.model, config.device, config.generator)
+    calibration = (load(judges.home) if config.calibrated else None) or Calibration()
+    if config.threshold < 0:
+        config = replace(config, threshold=calibration.threshold)
     words = marked = 0
 
     def counted() -> Iterator[Judged]:
         nonlocal words, marked
-        for found in _judged(config):
+        for found in _judged(config, judges, calibration):
             words += len(found.words)
             marked += sum(word.replaced >= config.threshold for word in found.words)
             yield found
@@ -83,19 +90,14 @@ def main(arguments: Sequence[str]) -> None:
         write_parts(Path(config.html), (part.encode("utf-8", "replace") for part in page))
     else:
         _print(config, counted())
-    print(f"{marked:,} of {words:,} words look replaced ({config.threshold:g} or more)", file=sys.stderr)
+    print(f"{marked:,} of {words:,} words look replaced ({config.threshold:.3g} or more)", file=sys.stderr)
     if config.html:
         print(f"page: {config.html}", file=sys.stderr)
 
 
-def _judged(config: Config) -> Iterator[Judged]:
+def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterator[Judged]:
     """Line by line; from a keyboard, each as soon as it is there."""
-    judges = open_judges(config.model, config.device, config.generator)
-    if judges.gives_energies:
-        raise ValueError(
-            f"{config.model}: electric's discriminator tells how likely words are, not which were replaced"
-        )
-    reader = judges.reader("detection", config.length)
+    reader = judges.detector(config.length)
     suggester = None
     if judges.generator is not None and config.suggest:
         suggester = Suggester(judges.generator, judges.tokenizer, config.suggest)
@@ -107,7 +109,7 @@ def _judged(config: Config) -> Iterator[Judged]:
             yield line.text
 
     for reading in reader.read(texts(), 0 if sys.stdin.isatty() else GATHERED):
-        words = words_of(reading)
+        words = words_of(reading, calibration)
         better: list[list[Suggestion]] = [[] for _ in words]
         if suggester:
             marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]

@@ -25,8 +25,18 @@ class Judges(NamedTuple):
     generator: Generator | None
     """A masked LM: the small one beside a discriminator, or all there is."""
     tokenizer: Tokenizer
-    gives_energies: bool
+    home: Path
+    """The folder of the discriminator, or of the run."""
+    gives_energies: bool = False
     """Whether the discriminator is Electric's, which tells how likely a word is, not whether it was replaced."""
+
+    def detector(self, length: int) -> Reader:
+        """Reads which words were replaced."""
+        if self.gives_energies:
+            raise ValueError(
+                f"{self.home}: electric's discriminator tells how likely words are, not which were replaced"
+            )
+        return self.reader("detection", length)
 
     def reader(self, way: Way, length: int) -> Reader:
         """Reads rows of `length` tokens, or as many as the network can if 0."""
@@ -63,7 +73,7 @@ def _of_run(path: Path) -> Judges:
     judge, speaker = networks.get(DISCRIMINATOR), networks.get(GENERATOR, networks.get(ENCODER))
     assert judge is None or isinstance(judge, Discriminator)
     assert speaker is None or isinstance(speaker, Generator)
-    return Judges(judge, speaker, opened.tokenizer, kind == "electric")
+    return Judges(judge, speaker, opened.tokenizer, path, kind == "electric")
 
 
 def _of_folder(path: Path) -> Judges:
@@ -72,7 +82,7 @@ def _of_folder(path: Path) -> Judges:
     folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
     tokens = tokenizer.load(folder, TokenizerConfig())
     if _MASKED_LM in (read_json(folder / "config.json").get("architectures") or ()):
-        return Judges(None, load_generator(folder), tokens, False)
+        return Judges(None, load_generator(folder), tokens, folder)
     beside = folder.parent / GENERATOR
     speaker = load_generator(beside) if folder.name == DISCRIMINATOR and beside.is_dir() else None
-    return Judges(load_discriminator(folder), speaker, tokens, False)
+    return Judges(load_discriminator(folder), speaker, tokens, folder)

@@ -1,0 +1,135 @@
+"""elektron calibrate MODEL --dev FILE: how far a discriminator's probabilities can be trusted on your errors, and two
+numbers that mend them, kept beside the model for `detect`. FILE has words with c (correct) or i (incorrect) in columns
+or JSON lines, or is M2."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from elektron.config import parse
+from elektron.data.files import write_atomically, write_json
+from elektron.score import calibration
+from elektron.score.calibration import Calibration, brier, calibration_error, fit, reliability
+from elektron.score.reader import Reader
+from elektron.score.words import logits_of
+from elektron.tasks import tagging
+from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
+from elektron.tasks.results import markdown
+from elektron.train.charts import COLOURS, Curve, chart, page
+from elektron.train.device import DeviceName
+from elektron.verbs.judges import open_judges
+
+_CORRECT, _INCORRECT = "c", "i"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """elektron calibrate"""
+
+    model: Path = Path("runs/tiny")
+    """A run, an exported folder or the Hugging Face folder of an ELECTRA discriminator: `elektron calibrate MODEL`."""
+    dev: str = ""
+    """Labelled text to fit on: temperature, shift, and the threshold with the highest F0.5."""
+    test: str = ""
+    """Other labelled text to be judged by."""
+    save: bool = True
+    """Keep what was found beside the model, where `detect` finds it."""
+    html: str = ""
+    """Draw the reliability of the probabilities to this file."""
+    out: str = ""
+    """Write all numbers to this file, as JSON."""
+    length: int = 0
+    """Tokens that are read together; 0: as many as the model can."""
+    device: DeviceName = "auto"
+    """auto: a GPU if there is one."""
+
+
+class Labelled(NamedTuple):
+    """Words of a file."""
+
+    logits: np.ndarray  # [n] of "replaced"
+    true: np.ndarray  # [n] whether they are errors
+
+
+def main(arguments: Sequence[str]) -> None:
+    config = parse(Config(), arguments, "elektron calibrate", __doc__ or "", first="model")
+    if not config.dev:
+        raise ValueError("--dev FILE: text with its errors marked, to fit on")
+    console = Console(highlight=False, soft_wrap=True)
+    judges = open_judges(config.model, config.device)
+    reader = judges.detector(config.length)
+    files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
+    words = {split: _read(Path(path), reader) for split, path in files.items()}
+    plain, fitted = Calibration(), fit(*words["dev"])
+    plain, fitted = (_with_threshold(found, words["dev"]) for found in (plain, fitted))
+    console.print(f"temperature {fitted.temperature:.3f}, shift {fitted.shift:+.3f}, threshold {fitted.threshold:.3f}")
+    ways = {"as it is": plain, "calibrated": fitted}
+    found = {split: {way: _judged(words[split], how) for way, how in ways.items()} for split in words}
+    names = list(next(iter(found["dev"].values())))
+    rows = [
+        [split, way, *(f"{100 * values[name]:.1f}" for name in names)]
+        for split, of_split in found.items()
+        for way, values in of_split.items()
+    ]
+    console.print(markdown(["words", "probabilities", *names], rows), end="")
+    console.print(f"{', '.join(f'{len(part.true):,} {split}' for split, part in words.items())} words")
+    if config.save:
+        console.print(f"kept: {calibration.save(fitted, judges.home, config.dev)}", markup=False)
+    if config.out:
+        write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found})
+    if config.html:
+        write_atomically(Path(config.html), _page(config.model.name, words, ways).encode())
+        console.print(f"page: {config.html}", markup=False)
+
+
+def _read(path: Path, reader: Reader) -> Labelled:
+    sentences = _sentences(path)
+    strange = {tag for sentence in sentences for tag in sentence.tags} - {_CORRECT, _INCORRECT}
+    if strange:
+        raise ValueError(f"{path}: words are to be {_CORRECT} or {_INCORRECT}, not {', '.join(sorted(strange))}")
+    logits = []
+    for sentence, reading in zip(sentences, reader.read(" ".join(s.words) for s in sentences), strict=True):
+        ends = np.cumsum([len(word) + 1 for word in sentence.words])
+        spans = [(int(end) - len(word) - 1, int(end) - 1) for word, end in zip(sentence.words, ends, strict=True)]
+        logits.append(logits_of(reading, spans))
+    true = np.array([tag == _INCORRECT for sentence in sentences for tag in sentence.tags])
+    return Labelled(np.concatenate([np.empty(0), *logits]), true)
+
+
+def _sentences(path: Path) -> list[tagging.Sentence]:
+    if path.suffix == ".m2":
+        return tagging.read_m2(path, _CORRECT, _INCORRECT)
+    return tagging.read_jsonl(path) if path.suffix == ".jsonl" else tagging.read_columns(path)
+
+
+def _with_threshold(found: Calibration, words: Labelled) -> Calibration:
+    return replace(found, threshold=best_detection_threshold(found.probabilities(words.logits), words.true))
+
+
+def _judged(words: Labelled, how: Calibration) -> dict[str, float]:
+    probabilities = how.probabilities(words.logits)
+    scores = detection(probabilities >= how.threshold, words.true)
+    return {
+        "precision": scores.precision,
+        "recall": scores.recall,
+        "F0.5": scores.f05,
+        "average precision": average_precision(words.logits, words.true),
+        "calibration error": calibration_error(reliability(probabilities, words.true)),
+        "Brier": brier(probabilities, words.true),
+    }
+
+
+def _page(name: str, words: dict[str, Labelled], ways: dict[str, Calibration]) -> str:
+    figures = []
+    for split, part in words.items():
+        curves = [Curve("equal", "mark", [(0.0, 0.0), (1.0, 1.0)])]
+        for number, (way, how) in enumerate(ways.items()):
+            bins = reliability(how.probabilities(part.logits), part.true)
+            curves.append(Curve(way, COLOURS[number], [(found.predicted, found.true) for found in bins]))
+        figures.append(chart(f"{split}: share of errors by probability", curves, from_zero=True, along="probability"))
+    said = "Where a curve lies on the line, words that are called errors with 30% are errors in 30 of 100 cases."
+    return page(f"{name}: calibration", f"<p class=quiet>{said}</p>\n<div class=charts>{''.join(figures)}</div>")

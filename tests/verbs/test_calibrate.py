@@ -1,0 +1,91 @@
+"""`elektron calibrate`, and `detect` with what it left."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from elektron.cli import main
+
+
+@pytest.fixture
+def model(untaught, tmp_path):
+    return shutil.copytree(untaught, tmp_path / "model")
+
+
+@pytest.fixture
+def elektron(monkeypatch, capsys):
+    def run(*words: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["elektron", *map(str, words)])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def marked(elektron, model, text, tmp_path) -> dict[str, float]:
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    found = json.loads(elektron("detect", path, "--model", model, "--json", "--suggest", 0))
+    return {word["text"]: word["replaced"] for word in found["words"]}
+
+
+def test_from_labels_to_probabilities(elektron, model, tmp_path):
+    """Words whose labels follow the logits, but three times as sure and much rarer."""
+    nouns = "cat dog bird fish king queen child river mountain house".split()
+    draw = np.random.default_rng(0)
+    sentences = [[str(word) for word in draw.choice(nouns, 6)] for _ in range(200)]
+    (tmp_path / "plain.txt").write_text("\n".join(" ".join(sentence) for sentence in sentences))
+    said = elektron("detect", tmp_path / "plain.txt", "--model", model, "--json", "--suggest", 0)
+    plain = [[word["replaced"] for word in json.loads(line)["words"]] for line in said.splitlines()]
+    assert all(len(values) == 6 for values in plain)
+    logits = [np.log(np.array(values)) - np.log1p(-np.array(values)) for values in plain]
+    tags = [["i" if draw.random() < 1 / (1 + np.exp(1 - value / 3)) else "c" for value in values] for values in logits]
+    for name, part in (("dev", slice(100)), ("test", slice(100, 200))):
+        blocks = [
+            "\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(sentences[part], tags[part], strict=True)
+        ]
+        (tmp_path / f"{name}.tsv").write_text("\n\n".join(blocks) + "\n")
+    flags = ["--dev", tmp_path / "dev.tsv", "--test", tmp_path / "test.tsv", "--out", tmp_path / "out.json"]
+    said = elektron("calibrate", model, *flags, "--html", tmp_path / "page.html")
+    assert "600 dev, 600 test words" in said
+    out = json.loads((tmp_path / "out.json").read_text())
+    kept = json.loads((model / "discriminator" / "calibration.json").read_text())
+    assert kept["fitted_on"] == str(tmp_path / "dev.tsv")
+    assert out["calibration"]["threshold"] == kept["threshold"]
+    before, after = (out["found"]["test"][way] for way in ("as it is", "calibrated"))
+    assert after["Brier"] < before["Brier"]
+    assert after["calibration error"] < before["calibration error"]
+    assert before["F0.5"] == pytest.approx(after["F0.5"]), "the order of words is the same"
+    assert (tmp_path / "page.html").read_text().count("<polyline") == 6
+
+    text = " ".join(sentences[0])
+    uncalibrated = dict(zip(sentences[0], plain[0], strict=True))
+    found = marked(elektron, model, text, tmp_path)
+    for word, value in found.items():
+        logit = np.log(uncalibrated[word] / (1 - uncalibrated[word]))
+        expected = 1 / (1 + np.exp(-(logit / kept["temperature"] + kept["shift"])))
+        assert value == pytest.approx(expected, abs=1e-4)
+    shown = elektron("detect", tmp_path / "text.txt", "--model", model, "--color", "never", "--suggest", 0)
+    assert shown.count("[") == sum(found[word] >= kept["threshold"] for word in sentences[0])
+    raw = elektron("detect", tmp_path / "text.txt", "--model", model, "--json", "--suggest", 0, "--no-calibrated")
+    assert [word["replaced"] for word in json.loads(raw)["words"]] == pytest.approx(plain[0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("cat\tc\ndog\tx\n", "words are to be c or i, not x"),
+        ("cat\tc\ndog\tc\n", "0 of 2 words are errors"),
+    ],
+)
+def test_what_cannot_be_calibrated_with(content, sentence, elektron, model, tmp_path, capsys):
+    (tmp_path / "dev.tsv").write_text(content)
+    with pytest.raises(SystemExit):
+        elektron("calibrate", model, "--dev", tmp_path / "dev.tsv")
+    assert sentence in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        elektron("calibrate", model)
+    assert "--dev FILE" in capsys.readouterr().err
