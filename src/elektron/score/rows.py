@@ -16,7 +16,7 @@ from elektron.model.heads import Discriminator, Generator
 
 ENDS = 2
 """[CLS] and [SEP]."""
-_TOKENS = {"cpu": 1 << 12, "cuda": 1 << 17}
+_TOKENS = {"cpu": 1 << 10, "cuda": 1 << 17}
 """Of a batch."""
 
 Say = Callable[[Sequence[np.ndarray]], list[np.ndarray]]

@@ -1,0 +1,103 @@
+"""Our reading of texts beside transformers' pipeline-by-hand: the same discriminator, the same texts, in one run.
+
+    python benchmarks/score.py --model FOLDER --texts FILE [--lines 2000] [--rounds 3]
+
+FOLDER is a Hugging Face folder of an ELECTRA discriminator, FILE has a text a line. Theirs is AutoTokenizer and
+ElectraForPreTraining in padded batches as the texts come, of the size that is fastest on some of them, in bfloat16 on a
+GPU; ours is `score/reader.py` as `elektron detect` uses it, with offsets and words. Tokens are counted without padding.
+Rounds alternate; told are medians, and how far the two are apart in what they say.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from elektron.score.words import words_of
+from elektron.train.device import choose_device, describe, keep_freed_memory
+from elektron.verbs.judges import open_judges
+
+_SIZES = (1, 4, 8, 16, 32, 64, 128, 256, 1024)
+
+
+class Theirs:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        model: torch.nn.Module = transformers.ElectraForPreTraining.from_pretrained(folder, dtype=dtype).eval()
+        self._model = model.to(device)
+        self._device, self.size = device, 1
+
+    @torch.inference_mode()
+    def __call__(self, texts: list[str]) -> list[np.ndarray]:
+        found = []
+        for first in range(0, len(texts), self.size):
+            inputs = self._tokenizer(
+                texts[first : first + self.size], padding=True, truncation=True, return_tensors="pt"
+            )
+            logits = self._model(**inputs.to(self._device)).logits.float().cpu().numpy()
+            lengths = inputs["attention_mask"].sum(1).tolist()
+            found += [row[1 : length - 1] for row, length in zip(logits, lengths, strict=True)]
+        return found
+
+    def choose(self, texts: list[str]) -> None:
+        self.size = min(_SIZES, key=lambda size: self._timed(size, texts))
+
+    def _timed(self, size: int, texts: list[str]) -> float:
+        self.size = size
+        self(texts[:size])
+        return timed(lambda: self(texts))[0]
+
+
+def timed(act: Callable[[], list[np.ndarray]]) -> tuple[float, list[np.ndarray]]:
+    begin = time.perf_counter()
+    found = act()
+    return time.perf_counter() - begin, found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--lines", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    device = choose_device("auto")
+    if device.type == "cpu":
+        keep_freed_memory()
+    texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()][: options.lines]
+    reader = open_judges(options.model, "auto").detector(0)
+
+    def ours() -> list[np.ndarray]:
+        found = []
+        for reading in reader.read(texts):
+            words_of(reading)
+            found.append(reading.said)
+        return found
+
+    theirs = Theirs(options.model, device)
+    theirs.choose(texts[: max(64, len(texts) // 8)])
+    ours()
+    seconds: dict[str, list[float]] = {"theirs": [], "ours": []}
+    said: dict[str, list[np.ndarray]] = {}
+    for _ in range(options.rounds):
+        for who, act in (("theirs", lambda: theirs(texts)), ("ours", ours)):
+            took, said[who] = timed(act)
+            seconds[who].append(took)
+    tokens = sum(map(len, said["ours"]))
+    apart = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(said["ours"], said["theirs"], strict=True))
+    print(f"{describe(device)}, torch {torch.__version__}, transformers {transformers.__version__}")
+    print(f"{len(texts):,} texts, {tokens:,} tokens; their best batch has {theirs.size}; logits within {apart:.1e}")
+    base = statistics.median(seconds["theirs"])
+    for who, took in seconds.items():
+        middle = statistics.median(took)
+        print(f"{who:8}{tokens / middle:12,.0f} tokens/s{base / middle:8.2f}x")
+
+
+if __name__ == "__main__":
+    main()
