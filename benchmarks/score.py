@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,8 @@ class Theirs:
     def __init__(self, folder: Path, device: torch.device) -> None:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        model: torch.nn.Module = transformers.ElectraForPreTraining.from_pretrained(folder, dtype=dtype).eval()
-        self._model = model.to(device)
+        model: Any = transformers.ElectraForPreTraining.from_pretrained(folder, dtype=dtype)
+        self._model = model.eval().to(device)
         self._device, self.size = device, 1
 
     @torch.inference_mode()
