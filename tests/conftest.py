@@ -5,7 +5,9 @@ import random
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -17,7 +19,7 @@ if not torch.cuda.is_available():
 from elektron.data import corpus, tokenizer
 from elektron.data.prepare import ShardsConfig, write_shards
 from elektron.data.shards import Data, open_data
-from elektron.data.tokenizer import Tokenizer, TokenizerConfig
+from elektron.data.tokenizer import ROLES, Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import save
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
@@ -59,6 +61,21 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_tokenizer(text_file: Path) -> Tokenizer:
     return tokenizer.train(lambda: iter([text_file.read_text()]), TokenizerConfig(vocab_size=128))
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Tokenizer:
+    """Byte-level BPE: pieces of characters, and words with the space before them."""
+    raw = tokenizers.Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    raw.decoder = decoders.ByteLevel()
+    raw.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=list(ROLES.values()), initial_alphabet=alphabet, show_progress=False
+    )
+    raw.train_from_iterator(documents(20), trainer)
+    return Tokenizer(raw.to_str())
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from conftest import documents
-from elektron.data.tokenizer import ROLES, Tokenizer
+from elektron.data.tokenizer import Tokenizer
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
@@ -47,21 +44,6 @@ def make_network(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Discriminat
 
 def make_reader(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Reader:
     return Reader(replaced_logits(make_network(tokens, shape), tokens.specials), tokens, shape.positions)
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer() -> Tokenizer:
-    """Byte-level BPE: pieces of characters, and words with the space before them."""
-    raw = tokenizers.Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    raw.decoder = decoders.ByteLevel()
-    raw.post_processor = processors.ByteLevel(trim_offsets=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=list(ROLES.values()), initial_alphabet=alphabet, show_progress=False
-    )
-    raw.train_from_iterator(documents(20), trainer)
-    return Tokenizer(raw.to_str())
 
 
 def alone(network: Discriminator, tokens: Tokenizer, text: str) -> np.ndarray:

@@ -101,6 +101,10 @@ class Tokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         return [self._tokenizer.id_to_token(i) or "" for i in ids]
 
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """Each token as it stands in text, without the marks of where words begin."""
+        return [self._tokenizer.decode([i], skip_special_tokens=False).strip() for i in ids]
+
     def split(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of each text, and where in it they are."""
         found, encodings = [], self._tokenizer.encode_batch(list(texts), add_special_tokens=False)

@@ -29,7 +29,7 @@ class Suggester:
         self._network, self._specials, self._count = generator.eval(), tokenizer.specials, count
         self._device = next(generator.parameters()).device
         lexicon = lexicon_of(tokenizer)
-        self._names = [name.strip("\u2581\u0120") for name in tokenizer.tokens(range(tokenizer.vocab_size))]
+        self._names = tokenizer.spelled(range(tokenizer.vocab_size))
         is_word = torch.tensor([any(character.isalnum() for character in name) for name in self._names])
         is_word[list(self._specials)] = False
         self._barred = (lexicon.continues | ~is_word).to(self._device)

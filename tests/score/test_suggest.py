@@ -1,0 +1,67 @@
+"""What the generator would rather have read."""
+
+import numpy as np
+import pytest
+import torch
+
+from elektron.data.tokenizer import Tokenizer
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Generator
+from elektron.score.reader import Reading
+from elektron.score.suggest import Suggester
+from elektron.score.words import words_of
+
+SHAPE = EncoderConfig(layers=1, width=16, heads=2, feedforward_width=32, embedding_width=16, positions=12)
+
+
+class Fixed(Generator):
+    """Has the same opinion of every gap."""
+
+    def __init__(self, tokens: Tokenizer, order: list[int]) -> None:
+        super().__init__(SHAPE, Embeddings(tokens.vocab_size, SHAPE))
+        torch.nn.init.zeros_(self.encoder.embeddings.word.weight)
+        self.head.bias.data[order] = torch.arange(len(order), 0, -1.0)
+
+
+def read(tokens: Tokenizer, text: str) -> Reading:
+    (pieces,) = tokens.split([text])
+    return Reading(text, pieces, np.zeros(len(pieces.ids), dtype=np.float32))
+
+
+@pytest.mark.parametrize("kind", ["small_tokenizer", "byte_tokenizer"])
+def test_whole_words_as_people_write_them(kind, request):
+    tokens = request.getfixturevalue(kind)
+    spelled = tokens.spelled(range(tokens.vocab_size))
+    liked = [token for token, name in enumerate(tokens.tokens(range(tokens.vocab_size))) if "at" in name or "e" in name]
+    reading = read(tokens, "The cat SEES a fish")
+    words = words_of(reading)
+    found = Suggester(Fixed(tokens, [*tokens.specials, *liked]), tokens, 3).suggest(reading, words)
+    assert [len(better) for better in found] == [3] * len(words)
+    for word, better in zip(words, found, strict=True):
+        text = reading.text[word.start : word.stop]
+        for suggestion in better:
+            assert suggestion.text.lower() != text.lower()
+            assert suggestion.text.lower() in [name.lower() for name in spelled]
+            assert suggestion.text.isascii()
+            assert not suggestion.text.startswith(("##", "["))
+            assert suggestion.text.strip() == suggestion.text
+        assert [s.probability for s in better] == sorted((s.probability for s in better), reverse=True)
+    assert all(suggestion.text.isupper() for suggestion in found[2])
+    assert all(suggestion.text[0].isupper() for suggestion in found[0])
+
+
+def test_a_long_text_is_cut_around_the_word(small_tokenizer):
+    """The network reads no more than it can, and the mask is there wherever the word is."""
+    reading = read(small_tokenizer, "the cat sees a dog and the bird hears the old king " * 3)
+    words = words_of(reading)
+    suggester = Suggester(Fixed(small_tokenizer, list(range(5, 60))), small_tokenizer, 2)
+    for word in words:
+        row = suggester._row(reading, word)
+        assert len(row) == SHAPE.positions - 2
+        (place,) = np.flatnonzero(row == small_tokenizer.specials.mask)
+        assert row[:place].tolist() == reading.pieces.ids[: word.first][-place:].tolist() if place else True
+        after = row[place + 1 :]
+        assert after.tolist() == reading.pieces.ids[word.last :][: len(after)].tolist()
+        assert min(place, len(after)) >= 4 or word in (*words[:4], *words[-4:])
+    assert all(len(better) == 2 for better in suggester.suggest(reading, words))
+    assert suggester.suggest(reading, []) == []
