@@ -50,6 +50,16 @@ def test_whole_words_as_people_write_them(kind, request):
     assert all(suggestion.text[0].isupper() for suggestion in found[0])
 
 
+def test_punctuation_for_punctuation(small_tokenizer):
+    reading = read(small_tokenizer, "the cat .")
+    word, _, mark = words_of(reading)
+    names = small_tokenizer.spelled(range(small_tokenizer.vocab_size))
+    order = [names.index("cat"), names.index("."), names.index("dog")]
+    of_word, of_mark = Suggester(Fixed(small_tokenizer, order), small_tokenizer, 1).suggest(reading, [word, mark])
+    assert of_word[0].text == "cat"
+    assert all(not suggestion.text.isalnum() for suggestion in of_mark)
+
+
 def test_a_long_text_is_cut_around_the_word(small_tokenizer):
     """The network reads no more than it can, and the mask is there wherever the word is."""
     reading = read(small_tokenizer, "the cat sees a dog and the bird hears the old king " * 3)

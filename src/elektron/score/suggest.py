@@ -23,16 +23,17 @@ class Suggestion(NamedTuple):
 
 class Suggester:
     """A generator and its tokenizer. A word of several tokens gives way to one mask, and what is suggested is a token
-    that is a word."""
+    that is a word; in the place of punctuation, other punctuation."""
 
     def __init__(self, generator: Generator, tokenizer: Tokenizer, count: int) -> None:
         self._network, self._specials, self._count = generator.eval(), tokenizer.specials, count
         self._device = next(generator.parameters()).device
         lexicon = lexicon_of(tokenizer)
         self._names = tokenizer.spelled(range(tokenizer.vocab_size))
-        is_word = torch.tensor([any(character.isalnum() for character in name) for name in self._names])
-        is_word[list(self._specials)] = False
-        self._barred = (lexicon.continues | ~is_word).to(self._device)
+        barred = lexicon.continues.clone()
+        barred[list(self._specials)] = True
+        has_letters = torch.tensor([_has_letters(name) for name in self._names])
+        self._barred = torch.stack([barred | has_letters, barred | ~has_letters]).to(self._device)  # [2, V]
 
     @torch.no_grad()
     def suggest(self, reading: Reading, words: Sequence[Word]) -> list[list[Suggestion]]:
@@ -41,7 +42,8 @@ class Suggester:
         rows = [self._row(reading, word) for word in words]
         for batch in batches(rows, self._specials, self._device, self._network.encoder.config.positions):
             chances = spoken(self._network, batch, self._specials.mask).softmax(-1)
-            best = chances.masked_fill(self._barred, 0).topk(self._count + 1)
+            are_words = [int(_has_letters(reading.text[words[n].start : words[n].stop])) for n in batch.numbers]
+            best = chances.masked_fill(self._barred[are_words], 0).topk(self._count + 1)
             for n, values, ids in zip(batch.numbers, best.values.tolist(), best.indices.tolist(), strict=True):
                 found[n] = self._told(reading.text[words[n].start : words[n].stop], values, ids)
         return found
@@ -55,8 +57,13 @@ class Suggester:
 
     def _told(self, word: str, chances: list[float], ids: list[int]) -> list[Suggestion]:
         pairs = zip(ids, chances, strict=True)
-        others = [(self._names[i], chance) for i, chance in pairs if self._names[i].lower() != word.lower()]
+        others = [(self._names[i], chance) for i, chance in pairs if chance and self._names[i].lower() != word.lower()]
         return [Suggestion(_cased(name, word), chance) for name, chance in others[: self._count]]
+
+
+def _has_letters(text: str) -> bool:
+    """Or digits."""
+    return any(character.isalnum() for character in text)
 
 
 def _cased(name: str, word: str) -> str:
