@@ -334,3 +334,6 @@ def test_bad_m2_is_refused(line, sentence, tmp_path):
     path.write_text(f"S a b\n{line}\n")
     with pytest.raises(ValueError, match=sentence):
         read_m2(path)
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="no sentences"):
+        read_m2(path)

@@ -143,6 +143,7 @@ def test_records_keep_what_else_they_have(detect, tmp_path):
         ('{"text": 3}\n', [], "no text 'text'"),
         ('{"text": "a"}\n', ["--threshold", "2"], "--threshold is a probability"),
         ('{"text": "a"}\n', ["--generator", "nowhere"], "nowhere"),
+        ('{"text": "a"}\n', ["--html", "nowhere/page.html"], "cannot write nowhere/page.html"),
     ],
 )
 def test_what_cannot_be_read(content, words, sentence, untaught, tmp_path):
@@ -153,6 +154,14 @@ def test_what_cannot_be_read(content, words, sentence, untaught, tmp_path):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_page_of_nothing_is_not_begun(detect, tmp_path, capfdbinary):
+    """It is the text that is missing, and no page is left half done."""
+    with pytest.raises(SystemExit):
+        detect(tmp_path / "missing.txt", "--html", tmp_path / "page.html")
+    assert f"{tmp_path / 'missing.txt'}: No such file".encode() in capfdbinary.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_from_standard_input(untaught):

@@ -29,6 +29,8 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
     except OSError as error:
+        if error.filename not in (None, str(unfinished), str(path)):
+            raise  # of a file that parts are made from
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
     finally:
         unfinished.unlink(missing_ok=True)

@@ -44,8 +44,13 @@ def _opened(path: str) -> TextIO:
 
 
 def _standard_input() -> TextIO:
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # pyright: ignore[reportAttributeAccessIssue]
+    keep_bytes(sys.stdin)
     return sys.stdin
+
+
+def keep_bytes(stream: TextIO) -> None:
+    """Let standard input or output neither change ends of lines nor stumble over bytes that are no characters."""
+    stream.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _record(line: str, field: str, where: str) -> Line:

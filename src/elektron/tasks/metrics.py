@@ -157,22 +157,25 @@ def detection(predicted: ArrayLike, true: ArrayLike) -> DetectionScores:
 
 def average_precision(scores: ArrayLike, true: ArrayLike) -> float:
     """The area under precision over recall, by steps: what is found from each score on, equal ones together."""
-    values, there = _paired(scores, true)
-    order = np.argsort(-values, kind="stable")
-    values, found = values[order], np.cumsum(there[order].astype(bool))
-    ends = np.flatnonzero(np.append(values[1:] != values[:-1], np.ones(min(1, len(values)), dtype=bool)))
-    gains = np.diff(found[ends], prepend=0)
-    return _ratio(float((gains * found[ends] / (ends + 1)).sum()), float(found[-1]) if len(found) else 0.0)
+    _, said, found = _by_threshold(scores, true)
+    gains = np.diff(found, prepend=0)
+    return _ratio(float((gains * found / said).sum()), float(gains.sum()))
 
 
 def best_detection_threshold(scores: ArrayLike, true: ArrayLike) -> float:
     """The score from which on tokens are to be flagged for the highest F0.5; the highest of several."""
+    thresholds, said, found = _by_threshold(scores, true)
+    return float(thresholds[np.argmax(1.25 * found / (0.25 * found[-1] + said))])
+
+
+def _by_threshold(scores: ArrayLike, true: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every score from the highest on, how many have it or more, and how many of these are true."""
     values, there = _paired(scores, true)
     order = np.argsort(-values, kind="stable")
     values, found = values[order], np.cumsum(there[order].astype(bool))
-    ends = np.flatnonzero(np.append(values[1:] != values[:-1], True))
-    f = 1.25 * found[ends] / (0.25 * found[-1] + ends + 1)
-    return float(values[ends[np.argmax(f)]])
+    is_last = np.ones(len(values), dtype=bool)
+    is_last[:-1] = values[1:] != values[:-1]
+    return values[is_last], np.flatnonzero(is_last) + 1, found[is_last]
 
 
 def normalised(answer: str) -> str:

@@ -149,6 +149,8 @@ def read_m2(path: Path, correct: str = "c", incorrect: str = "i") -> list[Senten
             raise ValueError(
                 f"{path}, line {number}: neither a sentence, S ..., nor a correction, A ...: {line[:40]!r}"
             )
+    if not any(sentence.words for sentence in found):
+        raise ValueError(f"{path}: no sentences; expected lines S ... with corrections A ... below them")
     return found
 
 

@@ -13,45 +13,31 @@ from elektron.config import parse
 from elektron.data.files import write_parts
 from elektron.score.calibration import Calibration, load
 from elektron.score.heatmap import heatmap
-from elektron.score.lines import Line, lines
+from elektron.score.lines import Line, keep_bytes, lines
 from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggester, Suggestion
 from elektron.score.words import Word, words_of
-from elektron.train.device import DeviceName
-from elektron.verbs.judges import Judges, open_judges
+from elektron.verbs.judges import Asked, Judges, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Asked):
     """elektron detect"""
 
-    files: tuple[str, ...] = ()
-    """Text to read, a line at a time: `elektron detect FILE ...`; - or nothing: standard input. Files named .jsonl hold
-    records."""
-    model: Path = Path("runs/tiny")
-    """A run, an exported folder or the Hugging Face folder of an ELECTRA discriminator."""
-    generator: str = ""
-    """The Hugging Face folder of a generator that suggests other words; the model's own if empty."""
     suggest: int = 3
     """How many it suggests for a word; 0: none."""
     threshold: float = -1.0
     """How likely a word was replaced for it to be marked; if negative, as calibrated, or 0.5."""
     calibrated: bool = True
     """Use what `elektron calibrate` left beside the model, if it did."""
-    field: str = ""
-    """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
     json: bool = False
     """Print a JSON object for each line, with all its words."""
     html: str = ""
     """Write a page to this file, in which all words are shaded."""
     color: Literal["auto", "always", "never"] = "auto"
     """auto: colours in a terminal, brackets elsewhere."""
-    length: int = 0
-    """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
-    device: DeviceName = "auto"
-    """auto: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         if self.threshold > 1:
@@ -119,7 +105,7 @@ def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterato
 
 
 def _print(config: Config, judged: Iterator[Judged]) -> None:
-    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # pyright: ignore[reportAttributeAccessIssue]
+    keep_bytes(sys.stdout)
     is_live = sys.stdout.isatty()
     in_colour = config.color == "always" or (config.color == "auto" and is_live)
     for found in judged:

@@ -1,5 +1,6 @@
 """The networks that say something of texts, out of runs and Hugging Face folders, ready to be asked."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,25 @@ from elektron.train.device import DeviceName, choose_device, precision
 from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_run
 
 _MASKED_LM = "ElectraForMaskedLM"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Who is asked about which texts."""
+
+    files: tuple[str, ...] = ()
+    """Text to read, a line at a time, named before all flags; - or nothing: standard input. Files named .jsonl hold
+    records."""
+    field: str = ""
+    """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
+    model: Path = Path("runs/tiny")
+    """A run, an exported folder or the Hugging Face folder of an ELECTRA."""
+    generator: str = ""
+    """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
+    length: int = 0
+    """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
+    device: DeviceName = "auto"
+    """auto: a GPU if there is one."""
 
 
 class Judges(NamedTuple):

@@ -16,30 +16,22 @@ from rich.progress import track
 
 from elektron.config import parse
 from elektron.data.files import write_json
-from elektron.score.lines import lines
+from elektron.score.lines import keep_bytes, lines
 from elektron.score.pairs import Accuracy, Pair, accuracies, overall, read_pairs
 from elektron.score.reader import GATHERED
 from elektron.score.rerank import Candidates, Errors, read_candidates
 from elektron.score.sentences import Total, Way, score_of
 from elektron.tasks.results import markdown
-from elektron.train.device import DeviceName
-from elektron.verbs.judges import Judges, open_judges
+from elektron.verbs.judges import Asked, Judges, open_judges
 
 _WEIGHTS = (0.0, *np.geomspace(0.01, 10, 61).tolist())
 """That are tried on a list to tune with."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Asked):
     """elektron score"""
 
-    files: tuple[str, ...] = ()
-    """Text to read, a line at a time: `elektron score FILE ...`; - or nothing: standard input. Files named .jsonl hold
-    records."""
-    model: Path = Path("runs/tiny")
-    """A run, an exported folder or the Hugging Face folder of an ELECTRA discriminator or generator."""
-    generator: str = ""
-    """The Hugging Face folder of a generator, for --by masked; the model's own if empty."""
     by: Literal["auto", "detection", "energy", "masked"] = "auto"
     """detection: how likely no token was replaced; energy: Electric's pseudo-log-likelihood; masked: that of a masked
     LM, which takes a pass for each token; auto: what the model was trained for."""
@@ -53,16 +45,10 @@ class Config:
     """Others, on which the weight of our scores is chosen."""
     weight: float = 0.0
     """Of our scores, beside the first ones; 0: as tuned."""
-    field: str = ""
-    """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
     json: bool = False
     """Print JSON."""
     out: str = ""
     """Write the results of --pairs or --rerank to this file, as JSON."""
-    length: int = 0
-    """Tokens that are read together; 0: as many as the model can."""
-    device: DeviceName = "auto"
-    """auto: a GPU if there is one."""
 
     def __post_init__(self) -> None:
         if self.pairs and self.rerank:
@@ -104,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _score_lines(config: Config, score: Scorer) -> None:
-    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # pyright: ignore[reportAttributeAccessIssue]
+    keep_bytes(sys.stdout)
     given, asked = tee(lines(config.files, config.field))
     scores = score((line.text for line in asked), 0 if sys.stdin.isatty() else GATHERED)
     for line, value in zip(given, scores, strict=True):
