@@ -21,7 +21,7 @@ import transformers
 
 from elektron.score.words import words_of
 from elektron.train.device import choose_device, describe, keep_freed_memory
-from elektron.verbs.judges import open_judges
+from elektron.verbs.judges import Who, open_judges
 
 _SIZES = (1, 4, 8, 16, 32, 64, 128, 256, 1024)
 
@@ -72,7 +72,7 @@ def main() -> None:
     if device.type == "cpu":
         keep_freed_memory()
     texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()][: options.lines]
-    reader = open_judges(options.model, "auto").detector(0)
+    reader = open_judges(Who(model=str(options.model))).detector(0)
 
     def ours() -> list[np.ndarray]:
         found = []

@@ -20,18 +20,15 @@ from elektron.tasks import tagging
 from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
 from elektron.tasks.results import markdown
 from elektron.train.charts import COLOURS, Curve, chart, page
-from elektron.train.device import DeviceName
-from elektron.verbs.judges import open_judges
+from elektron.verbs.judges import Who, open_judges
 
 _CORRECT, _INCORRECT = "c", "i"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Who):
     """elektron calibrate"""
 
-    model: Path = Path("runs/tiny")
-    """A run, an exported folder or the Hugging Face folder of an ELECTRA discriminator: `elektron calibrate MODEL`."""
     dev: str = ""
     """Labelled text to fit on: temperature, shift, and the threshold with the highest F0.5."""
     test: str = ""
@@ -42,10 +39,6 @@ class Config:
     """Draw the reliability of the probabilities to this file."""
     out: str = ""
     """Write all numbers to this file, as JSON."""
-    length: int = 0
-    """Tokens that are read together; 0: as many as the model can."""
-    device: DeviceName = "auto"
-    """auto: a GPU if there is one."""
 
 
 class Labelled(NamedTuple):
@@ -60,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     if not config.dev:
         raise ValueError("--dev FILE: text with its errors marked, to fit on")
     console = Console(highlight=False, soft_wrap=True)
-    judges = open_judges(config.model, config.device)
+    judges = open_judges(config)
     reader = judges.detector(config.length)
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
     words = {split: _read(Path(path), reader) for split, path in files.items()}
@@ -82,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     if config.out:
         write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found})
     if config.html:
-        write_atomically(Path(config.html), _page(config.model.name, words, ways).encode())
+        write_atomically(Path(config.html), _page(Path(config.model).name, words, ways).encode())
         console.print(f"page: {config.html}", markup=False)
 
 

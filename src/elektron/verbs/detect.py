@@ -58,7 +58,7 @@ class Judged(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron detect", __doc__ or "", first="files")
-    judges = open_judges(config.model, config.device, config.generator)
+    judges = open_judges(config)
     calibration = (load(judges.home) if config.calibrated else None) or Calibration()
     if config.threshold < 0:
         config = replace(config, threshold=calibration.threshold)

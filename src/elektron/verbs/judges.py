@@ -16,11 +16,28 @@ from elektron.score.sentences import Way
 from elektron.train.device import DeviceName, choose_device, precision
 from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_run
 
+PACKAGED = Path(__file__).parents[1] / "packaged"
+"""discriminator/ and generator/ that come with Elektron."""
 _MASKED_LM = "ElectraForMaskedLM"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Who:
+    """Who is asked."""
+
+    model: str = ""
+    """A run, an exported folder or the Hugging Face folder of an ELECTRA; if empty, the small English one that comes
+    with Elektron."""
+    generator: str = ""
+    """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
+    length: int = 0
+    """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
+    device: DeviceName = "auto"
+    """auto: a GPU if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Who):
     """Who is asked about which texts."""
 
     files: tuple[str, ...] = ()
@@ -28,14 +45,6 @@ class Asked:
     records."""
     field: str = ""
     """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
-    model: Path = Path("runs/tiny")
-    """A run, an exported folder or the Hugging Face folder of an ELECTRA."""
-    generator: str = ""
-    """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
-    length: int = 0
-    """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
-    device: DeviceName = "auto"
-    """auto: a GPU if there is one."""
 
 
 class Judges(NamedTuple):
@@ -72,15 +81,16 @@ class Judges(NamedTuple):
         return Reader(say, self.tokenizer, length or positions)
 
 
-def open_judges(path: Path, device: DeviceName, generator: str = "") -> Judges:
+def open_judges(who: Who) -> Judges:
     """The networks of a run, of an exported folder or in a Hugging Face folder; and the generator that is named, if one
     is, in place of their own."""
+    path, generator = Path(who.model) if who.model else PACKAGED, who.generator
     found = _of_run(path) if (path / CONFIG).exists() else _of_folder(path)
     if generator:
         if tokenizer.load(generator, TokenizerConfig()).hash != found.tokenizer.hash:
             raise ValueError(f"--generator {generator} has another tokenizer than {path}")
         found = found._replace(generator=load_generator(generator))
-    place = choose_device(device)
+    place = choose_device(who.device)
     for network in found[:2]:
         if network is not None:
             lower(network.eval().to(place), precision(place))

@@ -80,7 +80,7 @@ def _way(judges: Judges) -> Way:
 
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron score", __doc__ or "", first="files")
-    score = Scorer(open_judges(config.model, config.device, config.generator), config)
+    score = Scorer(open_judges(config), config)
     if config.pairs:
         _judge_pairs(config, score)
     elif config.rerank:
