@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,22 +108,28 @@ class Tokenizer:
 
     def split(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of each text, and where in it they are."""
-        found, encodings = [], self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        for text, encoding in zip(texts, encodings, strict=True):
-            offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int32)
-            offsets = offsets if text.isascii() else _with_marks(offsets, text)
-            found.append(Pieces(self._from_text[encoding.ids].astype(np.int32), offsets, words))
-        return found
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ids = self._from_text[_flat((encoding.ids for encoding in encodings), np.int64)].astype(np.int32)
+        offsets = _flat((chain.from_iterable(encoding.offsets) for encoding in encodings), np.int32).reshape(-1, 2)
+        words = _flat(((-1 if n is None else n for n in encoding.word_ids) for encoding in encodings), np.int32)
+        ends = np.cumsum([0, *map(len, encodings)]).tolist()
+        found = [Pieces(ids[a:b], offsets[a:b], words[a:b]) for a, b in pairwise(ends)]
+        return [p if t.isascii() else _with_marks(p, t) for p, t in zip(found, texts, strict=True)]
 
 
-def _with_marks(offsets: np.ndarray, text: str) -> np.ndarray:
+def _flat(parts: Iterable[Iterable[int]], kind: type) -> np.ndarray:
+    """The numbers of all texts at once: an array for each would take longer than its numbers."""
+    return np.fromiter(chain.from_iterable(parts), kind)
+
+
+def _with_marks(pieces: Pieces, text: str) -> Pieces:
     """Accents that the tokenizer strips belong to the letter before them."""
+    offsets = pieces.offsets.copy()
     limits = np.append(offsets[1:, 0], len(text))
     for i in np.flatnonzero(offsets[:, 1] < limits):
         while offsets[i, 1] < limits[i] and unicodedata.category(text[offsets[i, 1]]).startswith("M"):
             offsets[i, 1] += 1
-    return offsets
+    return pieces._replace(offsets=offsets)
 
 
 def save(tokenizer: Tokenizer, folder: Path, longest: int) -> None:

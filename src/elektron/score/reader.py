@@ -47,11 +47,18 @@ class Reader:
         rows = [pieces.ids[slice(*part)] for pieces, of_text in zip(split, parts, strict=True) for part in of_text]
         said = iter(self._say(rows))
         for text, pieces, of_text in zip(texts, split, parts, strict=True):
-            found, owner = np.empty(len(pieces.ids), dtype=np.float32), owners(of_text)
-            for n, (start, stop) in enumerate(of_text):
-                mine = owner[start:stop] == n
-                found[start:stop][mine] = next(said)[mine]
-            yield Reading(text, pieces, found)
+            seen = [next(said) for _ in of_text]
+            yield Reading(text, pieces, seen[0] if len(seen) == 1 else _merged(of_text, seen))
+
+
+def _merged(parts: list[tuple[int, int]], seen: list[np.ndarray]) -> np.ndarray:
+    """Of each token, what was said in the window where it has the most context."""
+    owner = owners(parts)
+    found = np.empty(len(owner), dtype=np.float32)
+    for n, ((start, stop), of_window) in enumerate(zip(parts, seen, strict=True)):
+        mine = owner[start:stop] == n
+        found[start:stop][mine] = of_window[mine]
+    return found
 
 
 def _gathered(texts: Iterable[str], characters: int) -> Iterator[list[str]]:

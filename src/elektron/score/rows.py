@@ -34,17 +34,18 @@ class Batch(NamedTuple):
 def batches(rows: Sequence[np.ndarray], specials: Specials, device: torch.device, positions: int) -> Iterator[Batch]:
     """All rows that have tokens, the longest first."""
     lengths = np.array([len(row) + ENDS for row in rows], dtype=np.int64)
+    first, last = [specials.cls], [specials.sep]
     for numbers in in_order(lengths, _TOKENS[device.type]):
         numbers = numbers[lengths[numbers] > ENDS]
         if not len(numbers):
             return
         longest = int(lengths[numbers[0]])
         longest = rounded(longest, positions) if device.type == "cuda" else longest
+        there = np.arange(longest) < lengths[numbers, None]  # [B, T]
         tokens = np.full((len(numbers), longest), specials.pad, dtype=np.int64)
-        for line, number in zip(tokens, numbers, strict=True):
-            line[: lengths[number]] = [specials.cls, *rows[number], specials.sep]
-        mask = torch.from_numpy(np.arange(longest) < lengths[numbers, None])
-        yield Batch(numbers, torch.from_numpy(tokens).to(device), None if mask.all() else mask.to(device))
+        tokens[there] = np.concatenate([part for n in numbers for part in (first, rows[n], last)])
+        mask = None if there.all() else torch.from_numpy(there).to(device)
+        yield Batch(numbers, torch.from_numpy(tokens).to(device), mask)
 
 
 def replaced_logits(discriminator: Discriminator, specials: Specials) -> Say:

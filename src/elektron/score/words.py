@@ -1,6 +1,6 @@
 """What the discriminator says about words, which are what people read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,18 +35,29 @@ def words_of(reading: Reading, calibration: Calibration = _UNCALIBRATED) -> list
     lasts = np.append(firsts[1:], len(words))
     worst = calibration.probabilities(np.maximum.reduceat(logits, firsts).astype(np.float64))
     starts, stops = np.minimum.reduceat(offsets[:, 0], firsts), np.maximum.reduceat(offsets[:, 1], firsts)
+    columns = [part.tolist() for part in (starts, stops, worst, firsts, lasts)]
+    if (starts < stops).all() and (starts[1:] >= stops[:-1]).all() and not _touch_space(text, *columns[:2]):
+        return list(map(Word._make, zip(*columns, strict=True)))
+    return _apart(text, map(Word._make, zip(*columns, strict=True)))
+
+
+def _apart(text: str, words: Iterable[Word]) -> list[Word]:
+    """Without overlap and white space; what is left with no characters joins the word before."""
     found: list[Word] = []
     end = 0
-    for start, stop, replaced, first, last in zip(
-        *(part.tolist() for part in (starts, stops, worst, firsts, lasts)), strict=True
-    ):
-        start, stop = _trimmed(text, max(start, end), stop)
+    for word in words:
+        start, stop = _trimmed(text, max(word.start, end), word.stop)
         if start < stop:
-            found.append(Word(start, stop, replaced, first, last))
+            found.append(word._replace(start=start, stop=stop))
             end = stop
         elif found:
-            found[-1] = found[-1]._replace(replaced=max(found[-1].replaced, replaced), last=last)
+            worse = max(found[-1].replaced, word.replaced)
+            found[-1] = found[-1]._replace(replaced=worse, last=word.last)
     return found
+
+
+def _touch_space(text: str, starts: list[int], stops: list[int]) -> bool:
+    return any(text[start].isspace() or text[stop - 1].isspace() for start, stop in zip(starts, stops, strict=True))
 
 
 def logits_of(reading: Reading, spans: Sequence[tuple[int, int]]) -> np.ndarray:
