@@ -4,8 +4,8 @@
 
 FOLDER is a Hugging Face folder of an ELECTRA discriminator, FILE has a text a line. Theirs is AutoTokenizer and
 ElectraForPreTraining in padded batches as the texts come, of the size that is fastest on some of them, in bfloat16 on a
-GPU; ours is `score/reader.py` as `elektron detect` uses it, with offsets and words. Tokens are counted without padding.
-Rounds alternate; told are medians, and how far the two are apart in what they say.
+GPU; ours is `score/reader.py` as `elektron detect` uses it: logits with offsets, and with words in a line of its own.
+Tokens are counted without padding. Rounds alternate; told are medians, and how far the two are apart in what they say.
 """
 
 import argparse
@@ -72,22 +72,22 @@ def main() -> None:
     if device.type == "cpu":
         keep_freed_memory()
     texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()][: options.lines]
-    reader = open_judges(Who(model=str(options.model))).detector(0)
+    reader = open_judges(Who(model=str(options.model), lead="")).detector()
 
     def ours() -> list[np.ndarray]:
-        found = []
-        for reading in reader.read(texts):
-            words_of(reading)
-            found.append(reading.said)
-        return found
+        return [reading.said for reading in reader.read(texts)]
+
+    def with_words() -> list[np.ndarray]:
+        return [np.array([word.replaced for word in words_of(reading)]) for reading in reader.read(texts)]
 
     theirs = Theirs(options.model, device)
     theirs.choose(texts[: max(64, len(texts) // 8)])
     ours()
-    seconds: dict[str, list[float]] = {"theirs": [], "ours": []}
+    ways = {"theirs": lambda: theirs(texts), "ours": ours, "and words": with_words}
+    seconds: dict[str, list[float]] = {who: [] for who in ways}
     said: dict[str, list[np.ndarray]] = {}
     for _ in range(options.rounds):
-        for who, act in (("theirs", lambda: theirs(texts)), ("ours", ours)):
+        for who, act in ways.items():
             took, said[who] = timed(act)
             seconds[who].append(took)
     tokens = sum(map(len, said["ours"]))
@@ -97,7 +97,7 @@ def main() -> None:
     base = statistics.median(seconds["theirs"])
     for who, took in seconds.items():
         middle = statistics.median(took)
-        print(f"{who:8}{tokens / middle:12,.0f} tokens/s{base / middle:8.2f}x")
+        print(f"{who:10}{tokens / middle:12,.0f} tokens/s{base / middle:8.2f}x")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.encoder import Embeddings, EncoderConfig
-from elektron.model.heads import Discriminator
+from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import initialise
 from elektron.score import rows as score_rows
 from elektron.score.reader import GATHERED, Reader, Reading
-from elektron.score.rows import replaced_logits
+from elektron.score.rows import Row, masked_log_probabilities, replaced_logits
 from elektron.score.words import words_of
 
+Network = TypeVar("Network", Discriminator, Generator)
 SHAPE = EncoderConfig(layers=2, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=24)
 TEXTS = st.text(
     st.one_of(
@@ -32,8 +34,11 @@ HARD = settings(deadline=None, suppress_health_check=[HealthCheck.function_scope
 
 
 def make_network(tokens: Tokenizer, shape: EncoderConfig = SHAPE) -> Discriminator:
+    return with_opinions(Discriminator(shape, Embeddings(tokens.vocab_size, shape)))
+
+
+def with_opinions(network: Network) -> Network:
     """Its logits are far apart."""
-    network = Discriminator(shape, Embeddings(tokens.vocab_size, shape))
     initialise(network, 0)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -74,12 +79,37 @@ def test_long_texts_are_read_where_there_is_most_context(small_tokenizer):
     assert count > 3 * room
     starts = [*range(0, count - room + room // 2, room // 2)]
     rows = [range(start, min(start + room, count)) for start in starts if start == 0 or start + room // 2 < count]
-    by_row = reader._say([reading.pieces.ids[row.start : row.stop] for row in rows])
+    by_row = reader._say([Row(reading.pieces.ids[row.start : row.stop]) for row in rows])
     for token, logit in enumerate(reading.said):
         showing = [(n, row) for n, row in enumerate(rows) if token in row]
         context = {n: (min(token - row[0], row[-1] - token), len(row)) for n, row in showing}
         best = max(context, key=lambda n: (context[n], -n))
         assert logit == pytest.approx(by_row[best][token - rows[best].start], abs=1e-5)
+
+
+@pytest.mark.parametrize("way", ["detection", "masked"])
+def test_short_texts_are_led_in(small_tokenizer, way):
+    """By the end of the lead, as far as there is room; texts that need windows are not."""
+    lead, room = "the old queen finds a river sees a fish", SHAPE.positions - 2
+    if way == "masked":
+        network = with_opinions(Generator(SHAPE, Embeddings(small_tokenizer.vocab_size, SHAPE)))
+        say = masked_log_probabilities(network, small_tokenizer.specials)
+    else:
+        say = replaced_logits(make_network(small_tokenizer), small_tokenizer.specials)
+    texts = ["the cat", "", "a dog " * 9, "cat " * room, "bird " * (2 * room)]
+    led, plain = (list(Reader(say, small_tokenizer, room + 2, how).read(texts)) for how in (lead, ""))
+    ids = small_tokenizer.split([lead])[0].ids
+    assert len(ids) == 9
+    for reading, alone, before in zip(led, plain, (9, 0, room - 18, 0, 0), strict=True):
+        assert reading.text == alone.text
+        assert len(reading.said) == len(alone.said) == len(reading.pieces.ids)
+        if not before:
+            assert np.abs(reading.said - alone.said).max(initial=0) < 1e-5
+            continue
+        whole = np.concatenate([ids[9 - before :], reading.pieces.ids])
+        (expected,) = say([Row(whole)])
+        assert np.abs(reading.said - expected[before:]).max() < 1e-5
+        assert np.abs(reading.said - alone.said).max() > 1e-3, "the lead is read"
 
 
 def test_it_reads_no_more_than_it_needs(small_tokenizer):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from elektron.cli import main
+from elektron.score.reader import LEAD
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def test_from_labels_to_probabilities(elektron, model, tmp_path):
         ]
         (tmp_path / f"{name}.tsv").write_text("\n\n".join(blocks) + "\n")
     flags = ["--dev", tmp_path / "dev.tsv", "--test", tmp_path / "test.tsv", "--out", tmp_path / "out.json"]
+    flags += ["--lead", ""]
     said = elektron("calibrate", model, *flags, "--html", tmp_path / "page.html")
     assert "600 dev, 600 test words" in said
     out = json.loads((tmp_path / "out.json").read_text())
@@ -72,6 +74,33 @@ def test_from_labels_to_probabilities(elektron, model, tmp_path):
     assert shown.count("[") == sum(found[word] >= kept["threshold"] for word in sentences[0])
     raw = elektron("detect", tmp_path / "text.txt", "--model", model, "--json", "--suggest", 0, "--no-calibrated")
     assert [word["replaced"] for word in json.loads(raw)["words"]] == pytest.approx(plain[0], abs=1e-5)
+
+
+def test_the_better_lead_is_kept_and_used(elektron, model, tmp_path):
+    """Words whose labels follow what is said of them after the lead."""
+    lines = ["the cat sees", "a dog of the king", "queen and child", "the old river"] * 30
+    (tmp_path / "plain.txt").write_text("\n".join(lines))
+    words = ["detect", tmp_path / "plain.txt", "--model", model, "--json", "--suggest", 0]
+    said = {
+        lead: [json.loads(line)["words"] for line in elektron(*words, "--lead", lead).splitlines()]
+        for lead in ("", LEAD)
+    }
+    assert said[""] != said[LEAD]
+    for lead, of_lines in said.items():
+        chances = [word["replaced"] for found in of_lines for word in found]
+        middle = float(np.median(chances))
+        columns = ["\n".join(f"{w['text']}\t{'ci'[w['replaced'] > middle]}" for w in found) for found in of_lines]
+        (tmp_path / "dev.tsv").write_text("\n\n".join(columns) + "\n")
+        elektron("calibrate", model, "--dev", tmp_path / "dev.tsv")
+        kept = json.loads((model / "discriminator" / "calibration.json").read_text())
+        assert kept["lead"] == lead
+        found = [word["replaced"] for line in elektron(*words).splitlines() for word in json.loads(line)["words"]]
+        logits = np.log(chances) - np.log1p(-np.array(chances))
+        expected = 1 / (1 + np.exp(-(logits / kept["temperature"] + kept["shift"])))
+        assert found == pytest.approx(expected.tolist(), abs=1e-3)
+        other = "" if lead else LEAD
+        raw = [json.loads(line)["words"] for line in elektron(*words, "--lead", other).splitlines()]
+        assert raw == said[other], "what was fitted for one lead does not hold for another"
 
 
 @pytest.mark.parametrize(

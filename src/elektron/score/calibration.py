@@ -6,7 +6,8 @@ arXiv 1706.04599):
 
     p = sigmoid(logit / temperature + shift)
 
-The temperature says how much too sure the network is, the shift how much rarer errors are than replacements were.
+The temperature says how much too sure the network is, the shift how much rarer errors are than replacements were. Both
+hold for texts that are read in one manner: what leads them in (score/reader.py) belongs to it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from elektron.data.files import fields_of, read_json, write_json
 
 FILE = "calibration.json"
-_NUMBERS, _SOURCE = ("temperature", "shift", "threshold"), "fitted_on"
+_NUMBERS, _LEAD, _SOURCE = ("temperature", "shift", "threshold"), "lead", "fitted_on"
 _ROUNDS = 100
 _PRIOR = 1e-3
 """How strongly the two numbers are drawn to 1 and 0, as so many tokens would: it decides where errors can be told apart
@@ -33,6 +34,8 @@ class Calibration:
     temperature: float = 1.0
     shift: float = 0.0
     threshold: float = 0.5
+    lead: str = ""
+    """What was read before short texts when it was fitted."""
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         return _sigmoid(logits / self.temperature + self.shift)
@@ -86,6 +89,12 @@ def calibration_error(found: Sequence[Bin]) -> float:
     return sum(part.words * abs(part.predicted - part.true) for part in found) / total
 
 
+def log_loss(probabilities: np.ndarray, true: np.ndarray) -> float:
+    """The mean, in nats; no probability is taken for certain."""
+    sure = np.clip(np.where(true, probabilities, 1 - probabilities), 1e-12, 1)
+    return float(-np.log(sure).mean())
+
+
 def brier(probabilities: np.ndarray, true: np.ndarray) -> float:
     return float(np.square(probabilities - true).mean())
 
@@ -100,8 +109,8 @@ def load(folder: Path) -> Calibration | None:
     path = folder / FILE
     if not path.exists():
         return None
-    values = fields_of(read_json(path), (*_NUMBERS, _SOURCE), path)
-    return Calibration(**{name: float(values[name]) for name in _NUMBERS})
+    values = fields_of(read_json(path), (*_NUMBERS, _LEAD, _SOURCE), path)
+    return Calibration(**{name: float(values[name]) for name in _NUMBERS}, lead=str(values[_LEAD]))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

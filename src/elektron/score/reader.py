@@ -1,8 +1,10 @@
 """Texts of any length and number, read by a network: what it says of each token of each text, in order.
 
 A text that is longer than the network's rows goes through windows that overlap by half, and what is said of a token is
-said where it has the most context. Some texts are gathered at a time, so that their rows can be sorted by length. What
-a token gets does not depend on who else is in its batch.
+said where it has the most context. A short one may be led in: networks that learned from full rows only are all but
+blind in short ones, and any ordinary text before them opens their eyes (docs/experiments/detection.md). Some texts are
+gathered at a time, so that their rows can be sorted by length. What a token gets does not depend on who else is in its
+batch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,10 +14,15 @@ import numpy as np
 
 from elektron.data.tokenizer import Pieces, Tokenizer
 from elektron.data.windows import owners, windows
-from elektron.score.rows import ENDS, Say
+from elektron.score.rows import ENDS, Row, Say
 
 GATHERED = 1 << 18
 """Characters of the texts that are gathered, if not of one alone: enough to find rows of like length, and no more."""
+LEAD = (
+    "It was a cold evening in the middle of winter. The streets were empty, and most of the people had gone home. A "
+    "light was still burning in one of the windows. Nobody knew who lived there, or why he stayed awake so late."
+)
+"""For English. What it says does not matter; that somebody could have written it does."""
 _STAND_IN = "\ufffd"
 """What is read where there is half a character, or a byte that is none: one for one, so that places stay."""
 
@@ -29,10 +36,12 @@ class Reading(NamedTuple):
 
 
 class Reader:
-    """Reads by what is said of rows of up to `length` tokens, [CLS] and [SEP] among them."""
+    """Reads by what is said of rows of up to `length` tokens, [CLS] and [SEP] among them. Where a text leaves room,
+    the end of `lead` is put before it."""
 
-    def __init__(self, say: Say, tokenizer: Tokenizer, length: int) -> None:
+    def __init__(self, say: Say, tokenizer: Tokenizer, length: int, lead: str = "") -> None:
         self._say, self._tokenizer, self._room = say, tokenizer, length - ENDS
+        self._lead = tokenizer.split([lead])[0].ids
         if self._room < 1:
             raise ValueError(f"rows of {length} tokens have no room for text: at least {ENDS + 1}")
 
@@ -44,11 +53,17 @@ class Reader:
     def _read(self, texts: list[str]) -> Iterator[Reading]:
         split = self._tokenizer.split([_readable(text) for text in texts])
         parts = [windows(len(pieces.ids), self._room, max(1, self._room // 2)) for pieces in split]
-        rows = [pieces.ids[slice(*part)] for pieces, of_text in zip(split, parts, strict=True) for part in of_text]
+        rows = [row for pieces, of_text in zip(split, parts, strict=True) for row in self._rows(pieces.ids, of_text)]
         said = iter(self._say(rows))
         for text, pieces, of_text in zip(texts, split, parts, strict=True):
             seen = [next(said) for _ in of_text]
             yield Reading(text, pieces, seen[0] if len(seen) == 1 else _merged(of_text, seen))
+
+    def _rows(self, ids: np.ndarray, parts: list[tuple[int, int]]) -> list[Row]:
+        room = min(len(self._lead), self._room - len(ids))
+        if len(parts) == 1 and len(ids) and room:
+            return [Row(np.concatenate([self._lead[len(self._lead) - room :], ids]), room)]
+        return [Row(ids[start:stop]) for start, stop in parts]
 
 
 def _merged(parts: list[tuple[int, int]], seen: list[np.ndarray]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Networks over rows of tokens of any lengths: what is said of each token, in batches with little padding.
 
-Rows are without [CLS] and [SEP], which are put around them, and no longer than the network reads with these.
+Rows are without [CLS] and [SEP], which are put around them, and no longer than the network reads with these. Their
+first tokens may be there for the others' sake alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,17 @@ ENDS = 2
 _TOKENS = {"cpu": 1 << 10, "cuda": 1 << 17}
 """Of a batch."""
 
-Say = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-"""What is said of rows [n], a number for each of their tokens."""
+
+class Row(NamedTuple):
+    """Tokens that are read together."""
+
+    ids: np.ndarray  # [n]
+    first: int = 0
+    """The first of those that something is said of."""
+
+
+Say = Callable[[Sequence[Row]], list[np.ndarray]]
+"""What is said of rows, a number for each of their tokens [n - first]."""
 
 
 class Batch(NamedTuple):
@@ -53,33 +63,34 @@ def replaced_logits(discriminator: Discriminator, specials: Specials) -> Say:
     device, positions = next(discriminator.parameters()).device, discriminator.encoder.config.positions
 
     @torch.no_grad()
-    def say(rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def say(rows: Sequence[Row]) -> list[np.ndarray]:
         found = [np.empty(0, dtype=np.float32)] * len(rows)
-        for batch in batches(rows, specials, device, positions):
+        for batch in batches([row.ids for row in rows], specials, device, positions):
             logits = discriminator(batch.tokens, torch.zeros_like(batch.tokens), batch.mask).float().cpu().numpy()
             for number, of_row in zip(batch.numbers.tolist(), logits, strict=True):
-                found[number] = of_row[1 : 1 + len(rows[number])]
+                ids, first = rows[number]
+                found[number] = of_row[1 + first : 1 + len(ids)]
         return found
 
     return say
 
 
 def masked_log_probabilities(generator: Generator, specials: Specials) -> Say:
-    """log p(token | the others): each token of a row is masked in turn."""
+    """log p(token | the others): each token of a row that something is said of is masked in turn."""
     device, positions = next(generator.parameters()).device, generator.encoder.config.positions
 
     @torch.no_grad()
-    def say(rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = [np.empty(len(row), dtype=np.float32) for row in rows]
-        places = [(number, place) for number, row in enumerate(rows) for place in range(len(row))]
-        masked = [_masked(rows[number], place, specials.mask) for number, place in places]
+    def say(rows: Sequence[Row]) -> list[np.ndarray]:
+        found = [np.empty(len(row.ids) - row.first, dtype=np.float32) for row in rows]
+        places = [(number, place) for number, row in enumerate(rows) for place in range(row.first, len(row.ids))]
+        masked = [_masked(rows[number].ids, place, specials.mask) for number, place in places]
         for batch in batches(masked, specials, device, positions):
             chances = spoken(generator, batch, specials.mask).log_softmax(-1)  # [B, V]
             asked = [places[n] for n in batch.numbers]
-            targets = torch.tensor([int(rows[number][place]) for number, place in asked], device=device)
+            targets = torch.tensor([int(rows[number].ids[place]) for number, place in asked], device=device)
             values = chances.gather(1, targets[:, None]).squeeze(1).cpu().numpy()
             for (number, place), value in zip(asked, values, strict=True):
-                found[number][place] = value
+                found[number][place - rows[number].first] = value
         return found
 
     return say

@@ -1,5 +1,6 @@
 """elektron calibrate MODEL --dev FILE: how far a discriminator's probabilities can be trusted on your errors, and two
-numbers that mend them, kept beside the model for `detect`. FILE has words with c (correct) or i (incorrect) in columns
+numbers that mend them, kept beside the model for `detect`. Tries whether texts are better read as they are or led in by
+others (--lead). FILE has words with c (correct) or i (incorrect) in columns
 or JSON lines, or is M2."""
 
 from collections.abc import Sequence
@@ -13,14 +14,14 @@ from rich.console import Console
 from elektron.config import parse
 from elektron.data.files import write_atomically, write_json
 from elektron.score import calibration
-from elektron.score.calibration import Calibration, brier, calibration_error, fit, reliability
-from elektron.score.reader import Reader
+from elektron.score.calibration import Calibration, brier, calibration_error, fit, log_loss, reliability
+from elektron.score.reader import LEAD, Reader
 from elektron.score.words import logits_of
 from elektron.tasks import tagging
 from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
 from elektron.tasks.results import markdown
 from elektron.train.charts import COLOURS, Curve, chart, page
-from elektron.verbs.judges import Who, open_judges
+from elektron.verbs.judges import AUTO, Judges, Who, open_judges
 
 _CORRECT, _INCORRECT = "c", "i"
 
@@ -54,11 +55,10 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError("--dev FILE: text with its errors marked, to fit on")
     console = Console(highlight=False, soft_wrap=True)
     judges = open_judges(config)
-    reader = judges.detector(config.length)
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
-    words = {split: _read(Path(path), reader) for split, path in files.items()}
-    plain, fitted = Calibration(), fit(*words["dev"])
-    plain, fitted = (_with_threshold(found, words["dev"]) for found in (plain, fitted))
+    sentences = {split: _sentences(Path(path)) for split, path in files.items()}
+    fitted, words = _best(judges, ("", LEAD) if config.lead == AUTO else (config.lead,), sentences, console)
+    plain, fitted = (_with_threshold(found, words["dev"]) for found in (Calibration(), fitted))
     console.print(f"temperature {fitted.temperature:.3f}, shift {fitted.shift:+.3f}, threshold {fitted.threshold:.3f}")
     ways = {"as it is": plain, "calibrated": fitted}
     found = {split: {way: _judged(words[split], how) for way, how in ways.items()} for split in words}
@@ -75,15 +75,27 @@ def main(arguments: Sequence[str]) -> None:
     if config.out:
         write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found})
     if config.html:
-        write_atomically(Path(config.html), _page(Path(config.model).name, words, ways).encode())
+        write_atomically(Path(config.html), _page(judges.home.name, words, ways).encode())
         console.print(f"page: {config.html}", markup=False)
 
 
-def _read(path: Path, reader: Reader) -> Labelled:
-    sentences = _sentences(path)
-    strange = {tag for sentence in sentences for tag in sentence.tags} - {_CORRECT, _INCORRECT}
-    if strange:
-        raise ValueError(f"{path}: words are to be {_CORRECT} or {_INCORRECT}, not {', '.join(sorted(strange))}")
+def _best(
+    judges: Judges, leads: Sequence[str], sentences: dict[str, list[tagging.Sentence]], console: Console
+) -> tuple[Calibration, dict[str, Labelled]]:
+    """The lead that fits the first of the files best, what is fitted with it, and what is said of all words."""
+    found = []
+    for lead in leads:
+        reader = judges._replace(lead=lead).detector()
+        words = {split: _read(some, reader) for split, some in sentences.items()}
+        fitted = replace(fit(*words["dev"]), lead=lead)
+        loss = log_loss(fitted.probabilities(words["dev"].logits), words["dev"].true)
+        console.print(f"{'led in' if lead else 'as they are'}: log loss {loss:.4f} on dev", markup=False)
+        found.append((loss, fitted, words))
+    _, fitted, words = min(found, key=lambda one: one[0])
+    return fitted, words
+
+
+def _read(sentences: list[tagging.Sentence], reader: Reader) -> Labelled:
     logits = []
     for sentence, reading in zip(sentences, reader.read(" ".join(s.words) for s in sentences), strict=True):
         ends = np.cumsum([len(word) + 1 for word in sentence.words])
@@ -96,7 +108,11 @@ def _read(path: Path, reader: Reader) -> Labelled:
 def _sentences(path: Path) -> list[tagging.Sentence]:
     if path.suffix == ".m2":
         return tagging.read_m2(path, _CORRECT, _INCORRECT)
-    return tagging.read_jsonl(path) if path.suffix == ".jsonl" else tagging.read_columns(path)
+    sentences = tagging.read_jsonl(path) if path.suffix == ".jsonl" else tagging.read_columns(path)
+    strange = {tag for sentence in sentences for tag in sentence.tags} - {_CORRECT, _INCORRECT}
+    if strange:
+        raise ValueError(f"{path}: words are to be {_CORRECT} or {_INCORRECT}, not {', '.join(sorted(strange))}")
+    return sentences
 
 
 def _with_threshold(found: Calibration, words: Labelled) -> Calibration:

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from elektron.config import parse
 from elektron.data.files import write_parts
-from elektron.score.calibration import Calibration, load
+from elektron.score.calibration import Calibration
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, keep_bytes, lines
 from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggester, Suggestion
 from elektron.score.words import Word, words_of
-from elektron.verbs.judges import Asked, Judges, open_judges
+from elektron.verbs.judges import AUTO, Asked, Judges, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -59,14 +59,15 @@ class Judged(NamedTuple):
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron detect", __doc__ or "", first="files")
     judges = open_judges(config)
-    calibration = (load(judges.home) if config.calibrated else None) or Calibration()
+    if not config.calibrated:
+        judges = judges._replace(calibration=Calibration(), lead="" if config.lead == AUTO else config.lead)
     if config.threshold < 0:
-        config = replace(config, threshold=calibration.threshold)
+        config = replace(config, threshold=judges.calibration.threshold)
     words = marked = 0
 
     def counted() -> Iterator[Judged]:
         nonlocal words, marked
-        for found in _judged(config, judges, calibration):
+        for found in _judged(config, judges):
             words += len(found.words)
             marked += sum(word.replaced >= config.threshold for word in found.words)
             yield found
@@ -81,9 +82,9 @@ def main(arguments: Sequence[str]) -> None:
         print(f"page: {config.html}", file=sys.stderr)
 
 
-def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterator[Judged]:
+def _judged(config: Config, judges: Judges) -> Iterator[Judged]:
     """Line by line; from a keyboard, each as soon as it is there."""
-    reader = judges.detector(config.length)
+    reader = judges.detector()
     suggester = None
     if judges.generator is not None and config.suggest:
         suggester = Suggester(judges.generator, judges.tokenizer, config.suggest)
@@ -95,7 +96,7 @@ def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterato
             yield line.text
 
     for reading in reader.read(texts(), 0 if sys.stdin.isatty() else GATHERED):
-        words = words_of(reading, calibration)
+        words = words_of(reading, judges.calibration)
         better: list[list[Suggestion]] = [[] for _ in words]
         if suggester:
             marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]

@@ -10,6 +10,8 @@ from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import load_discriminator, load_generator
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.weights import lower
+from elektron.score import calibration
+from elektron.score.calibration import Calibration
 from elektron.score.reader import Reader
 from elektron.score.rows import Say, masked_log_probabilities, replaced_logits
 from elektron.score.sentences import Way
@@ -18,6 +20,7 @@ from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_
 
 PACKAGED = Path(__file__).parents[1] / "packaged"
 """discriminator/ and generator/ that come with Elektron."""
+AUTO = "auto"
 _MASKED_LM = "ElectraForMaskedLM"
 
 
@@ -32,6 +35,9 @@ class Who:
     """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
     length: int = 0
     """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
+    lead: str = AUTO
+    """What is read before texts that leave room for it: any ordinary text, without which networks that learned from
+    full rows see little in short ones; auto: what was calibrated with, or nothing."""
     device: DeviceName = "auto"
     """auto: a GPU if there is one."""
 
@@ -58,27 +64,32 @@ class Judges(NamedTuple):
     """The folder of the discriminator, or of the run."""
     gives_energies: bool = False
     """Whether the discriminator is Electric's, which tells how likely a word is, not whether it was replaced."""
+    length: int = 0
+    """Of the rows it reads; 0: as long as it can."""
+    lead: str = ""
+    """What is read before short texts."""
+    calibration: Calibration = Calibration()
+    """What was fitted for it and the lead, if it was."""
 
-    def detector(self, length: int) -> Reader:
+    def detector(self) -> Reader:
         """Reads which words were replaced."""
         if self.gives_energies:
             raise ValueError(
                 f"{self.home}: electric's discriminator tells how likely words are, not which were replaced"
             )
-        return self.reader("detection", length)
+        return self.reader("detection")
 
-    def reader(self, way: Way, length: int) -> Reader:
-        """Reads rows of `length` tokens, or as many as the network can if 0."""
+    def reader(self, way: Way) -> Reader:
         specials, network = self.tokenizer.specials, self.generator if way == "masked" else self.discriminator
         if network is None:
             lacking = "generator: name one with --generator" if way == "masked" else "discriminator, only a masked LM"
             raise ValueError(f"the model has no {lacking}")
         positions = network.encoder.config.positions
-        if length > positions:
-            raise ValueError(f"--length {length} is longer than the model's {positions} positions")
+        if self.length > positions:
+            raise ValueError(f"--length {self.length} is longer than the model's {positions} positions")
         is_masked = isinstance(network, Generator)
         say: Say = masked_log_probabilities(network, specials) if is_masked else replaced_logits(network, specials)
-        return Reader(say, self.tokenizer, length or positions)
+        return Reader(say, self.tokenizer, self.length or positions, self.lead)
 
 
 def open_judges(who: Who) -> Judges:
@@ -94,7 +105,9 @@ def open_judges(who: Who) -> Judges:
     for network in found[:2]:
         if network is not None:
             lower(network.eval().to(place), precision(place))
-    return found
+    fitted = calibration.load(found.home) or Calibration()
+    lead = fitted.lead if who.lead == AUTO else who.lead
+    return found._replace(length=who.length, lead=lead, calibration=fitted if lead == fitted.lead else Calibration())
 
 
 def _of_run(path: Path) -> Judges:

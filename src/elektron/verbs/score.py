@@ -66,7 +66,7 @@ class Scorer:
         self.way: Way = _way(judges) if config.by == "auto" else config.by
         if judges.gives_energies and self.way == "detection":
             raise ValueError(f"{config.model}: electric's discriminator gives energies: --by energy")
-        self._reader = judges.reader(self.way, config.length)
+        self._reader = judges.reader(self.way)
         self._total: Total = config.total
 
     def __call__(self, texts: Iterable[str], gathered: int = GATHERED) -> Iterator[float]:
