@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 from elektron.config import parse
 from elektron.data.files import write_parts
 from elektron.score.calibration import Calibration, load
+from elektron.score.detector import Detector
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, keep_bytes, lines
 from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggester, Suggestion
-from elektron.score.words import Word, words_of
+from elektron.score.words import Word
 from elektron.verbs.judges import Asked, Judges, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
@@ -48,7 +49,7 @@ class Config(Asked):
             raise ValueError("one of --json and --html")
 
 
-class Judged(NamedTuple):
+class Marked(NamedTuple):
     """A line, its words, and what would be better in the place of those that are marked."""
 
     line: Line
@@ -58,15 +59,14 @@ class Judged(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron detect", __doc__ or "", first="files")
-    judges = open_judges(config)
-    calibration = (load(judges.home) if config.calibrated else None) or Calibration()
+    detector = detector_of(open_judges(config), config.length, config.calibrated, bool(config.suggest))
     if config.threshold < 0:
-        config = replace(config, threshold=calibration.threshold)
+        config = replace(config, threshold=detector.calibration.threshold)
     words = marked = 0
 
-    def counted() -> Iterator[Judged]:
+    def counted() -> Iterator[Marked]:
         nonlocal words, marked
-        for found in _judged(config, judges, calibration):
+        for found in _marked(config, detector):
             words += len(found.words)
             marked += sum(word.replaced >= config.threshold for word in found.words)
             yield found
@@ -81,12 +81,15 @@ def main(arguments: Sequence[str]) -> None:
         print(f"page: {config.html}", file=sys.stderr)
 
 
-def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterator[Judged]:
+def detector_of(judges: Judges, length: int, calibrated: bool, suggests: bool) -> Detector:
+    """What judges a text: the networks, and what `elektron calibrate` left beside them, if that is wanted."""
+    calibration = (load(judges.home) if calibrated else None) or Calibration()
+    suggester = Suggester(judges.generator, judges.tokenizer) if judges.generator and suggests else None
+    return Detector(judges.detector(length), calibration, suggester)
+
+
+def _marked(config: Config, detector: Detector) -> Iterator[Marked]:
     """Line by line; from a keyboard, each as soon as it is there."""
-    reader = judges.detector(config.length)
-    suggester = None
-    if judges.generator is not None and config.suggest:
-        suggester = Suggester(judges.generator, judges.tokenizer, config.suggest)
     waiting: deque[Line] = deque()
 
     def texts() -> Iterator[str]:
@@ -94,17 +97,16 @@ def _judged(config: Config, judges: Judges, calibration: Calibration) -> Iterato
             waiting.append(line)
             yield line.text
 
-    for reading in reader.read(texts(), 0 if sys.stdin.isatty() else GATHERED):
-        words = words_of(reading, calibration)
+    for reading, words in detector.judge(texts(), 0 if sys.stdin.isatty() else GATHERED):
         better: list[list[Suggestion]] = [[] for _ in words]
-        if suggester:
-            marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]
-            for n, suggestions in zip(marked, suggester.suggest(reading, [words[n] for n in marked]), strict=True):
-                better[n] = suggestions
-        yield Judged(waiting.popleft(), words, better)
+        marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]
+        suggestions = detector.suggest([(reading, words[n]) for n in marked], config.suggest)
+        for n, others in zip(marked, suggestions, strict=True):
+            better[n] = others
+        yield Marked(waiting.popleft(), words, better)
 
 
-def _print(config: Config, judged: Iterator[Judged]) -> None:
+def _print(config: Config, judged: Iterator[Marked]) -> None:
     keep_bytes(sys.stdout)
     is_live = sys.stdout.isatty()
     in_colour = config.color == "always" or (config.color == "auto" and is_live)
@@ -116,7 +118,7 @@ def _print(config: Config, judged: Iterator[Judged]) -> None:
         print(marked(found, config.threshold), end=found.line.end, flush=is_live)
 
 
-def _json(found: Judged) -> str:
+def _json(found: Marked) -> str:
     text, _, record = found.line
     words = [_described(text, *pair) for pair in zip(found.words, found.suggestions, strict=True)]
     content = {**record, **({} if record else {"text": text}), "words": words}
@@ -132,7 +134,7 @@ def _described(text: str, word: Word, better: list[Suggestion]) -> dict[str, Any
     return told | ({"suggestions": [[other.text, round(other.probability, 6)] for other in better]} if better else {})
 
 
-def _coloured(found: Judged, threshold: float) -> str:
+def _coloured(found: Marked, threshold: float) -> str:
     """The text itself, with red behind the words that are marked; below it, what would be better."""
 
     def reddened(piece: str, word: Word, _: list[Suggestion]) -> str:
@@ -146,7 +148,7 @@ def _coloured(found: Judged, threshold: float) -> str:
     return _woven(found, threshold, reddened) + "".join(below)
 
 
-def _bracketed(found: Judged, threshold: float) -> str:
+def _bracketed(found: Marked, threshold: float) -> str:
     return _woven(found, threshold, lambda piece, word, better: f"[{piece} {_told(word, better)}]")
 
 
@@ -155,7 +157,7 @@ def _told(word: Word, better: list[Suggestion]) -> str:
     return f"{100 * word.replaced:.0f}%{others}"
 
 
-def _woven(found: Judged, threshold: float, marked: Callable[[str, Word, list[Suggestion]], str]) -> str:
+def _woven(found: Marked, threshold: float, marked: Callable[[str, Word, list[Suggestion]], str]) -> str:
     """The text with its marked words otherwise."""
     text, parts, end = found.line.text, [], 0
     for word, better in zip(found.words, found.suggestions, strict=True):
