@@ -1,0 +1,338 @@
+// The page: a text, what the server says of its words, and what a person does about it.
+
+import { Card, percent } from "./card.js";
+import { describe } from "./facts.js";
+import { ask, inWords } from "./server.js";
+import { asRecord, keptWords, pointsBefore, wordsInUnits } from "./text.js";
+
+const QUIET = 120; // milliseconds between a key and a question
+const PATIENCE = 800; // after which a question about an older text is given up
+const LONGEST_WAIT = 16; // seconds between two tries
+const COUNT = 5;
+const BARS = 25;
+const EXAMPLE =
+  "Amber is the resin of ancient trees, hardened over millions of years. The Greeks called it elektron. They had " +
+  "noticed that a piece of it, rubbed with wool, could attracted feathers and straw, and nobody new why.\n\n" +
+  "Two thousand years later a English doctor gave the effect its name: electricity. He believe that many " +
+  "other substances would behave the same banana, and he was right.";
+
+const element = id => document.getElementById(id);
+const field = element("text"), mirror = element("mirror"), slider = element("threshold");
+
+let text = ""; // as it stands in the field
+let words = []; // what is known of it: start, stop (UTF-16 units), replaced
+let spans = []; // of the words, in the mirror under the field
+let suggestions = new Map(); // of words, by where they start in `text`
+let facts = null;
+let threshold = 0.5;
+let lastInput = 0;
+
+// Reading: one question at a time, the next when its answer is there.
+
+let timer = 0, due = 0, pending = null, since = 0, tries = 0;
+
+function readLater(wait) {
+  const when = performance.now() + wait;
+  if (timer && due <= when) return;
+  clearTimeout(timer);
+  [timer, due] = [setTimeout(read, wait), when];
+}
+
+async function read() {
+  timer = 0;
+  if (pending && performance.now() - since < PATIENCE) return; // asked again when the answer is there
+  pending?.abort();
+  const asked = text, mine = (pending = new AbortController());
+  since = performance.now();
+  try {
+    const found = asked.trim() ? await answered(asked, mine.signal) : [];
+    words = keptWords(found, asked, text);
+    tries = 0;
+    complain("");
+    draw();
+    sayLater(1200);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    failed(error);
+  } finally {
+    if (pending === mine) pending = null;
+  }
+  if (text !== asked) readLater(0);
+}
+
+async function answered(asked, signal) {
+  const most = facts?.characters ?? Infinity;
+  if (asked.length > most && pointsBefore(asked, asked.length) > most) throw tooLong(asked, most);
+  return wordsInUnits(asked, (await ask("api/detect", { text: asked }, signal)).words);
+}
+
+function tooLong(asked, most) {
+  const has = pointsBefore(asked, asked.length).toLocaleString("en");
+  const message = `This text has ${has} characters; the server reads up to ${most.toLocaleString("en")}. Shorten it a little.`;
+  return Object.assign(new Error(message), { status: 413, passes: false });
+}
+
+function failed(error) {
+  if (error.status === undefined) throw error;
+  const seconds = error.passes ? error.waitSeconds || Math.min(2 ** tries++, LONGEST_WAIT) : 0;
+  complain(inWords(error, seconds));
+  if (seconds) readLater(1000 * seconds);
+}
+
+function complain(sentence) {
+  element("trouble").textContent = sentence;
+  element("trouble").hidden = !sentence;
+  element("sheet").classList.toggle("troubled", Boolean(sentence));
+}
+
+// Drawing: the mirror holds the same text under the field, with something behind its words.
+
+function draw() {
+  const parts = [];
+  let end = 0;
+  spans = words.map(word => {
+    const span = document.createElement("span");
+    span.textContent = text.slice(word.start, word.stop);
+    parts.push(text.slice(end, word.start), span);
+    end = word.stop;
+    return span;
+  });
+  mirror.replaceChildren(...parts, `${text.slice(end)}\n`); // a last line that is empty has its height too
+  shade();
+}
+
+const isFlagged = word => word.replaced >= threshold;
+
+function shade() {
+  const bars = new Array(BARS).fill(0);
+  words.forEach((word, n) => {
+    bars[Math.min(BARS - 1, Math.floor(word.replaced * BARS))]++;
+    spans[n].className = isFlagged(word) ? "flagged" : "";
+    if (isFlagged(word)) spans[n].style.setProperty("--heat", word.replaced.toFixed(2));
+  });
+  const flagged = words.filter(isFlagged).length;
+  element("summary").textContent = summary(flagged);
+  for (const id of ["previous", "next"]) element(id).disabled = !flagged;
+  element("copy").disabled = !words.length;
+  drawBars(bars);
+  ring();
+}
+
+function summary(flagged) {
+  if (!words.length) return "";
+  const all = `${words.length} word${words.length === 1 ? "" : "s"}`;
+  return flagged ? `${flagged} of ${all} look${flagged === 1 ? "s" : ""} replaced` : `Nothing stands out in ${all}`;
+}
+
+function drawBars(bars) {
+  const most = Math.max(1, ...bars), width = 100 / BARS;
+  element("histogram").replaceChildren(
+    ...bars.map((count, n) => {
+      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const height = count ? 2 + 28 * Math.sqrt(count / most) : 0.5;
+      const place = { x: n * width + 0.4, y: 30 - height, width: width - 0.8, height };
+      for (const [name, value] of Object.entries(place)) bar.setAttribute(name, value);
+      bar.setAttribute("class", (n + 1) / BARS > threshold ? "above" : "");
+      return bar;
+    }),
+  );
+}
+
+let speaking = 0;
+
+function sayLater(wait, sentence = "") {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => (element("spoken").textContent = sentence || element("summary").textContent), wait);
+}
+
+// The card: opened by the pointer, by the caret, or by keys, which then belong to it.
+
+const card = new Card(take, ring);
+let openedBy = "";
+
+// Around the word that the card is of.
+function ring() {
+  const start = card.word?.start ?? -1;
+  spans.forEach((span, n) => span.classList.toggle("current", words[n]?.start === start));
+  element("sheet").classList.toggle("choosing", card.engaged);
+}
+
+function boxOf(start, x, y) {
+  const number = words.findIndex(word => word.start === start);
+  const boxes = number < 0 ? [] : [...spans[number].getClientRects()];
+  return boxes.find(box => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom) ?? boxes[0];
+}
+
+async function show(number, by, x = NaN, y = NaN) {
+  const word = words[number], asked = text;
+  openedBy = by;
+  card.open(word, text.slice(word.start, word.stop), () => boxOf(word.start, x, y), isFlagged(word), by === "keys");
+  ring();
+  let others = facts?.suggests === false ? [] : suggestions.get(word.start), said = "";
+  try {
+    others ??= await better(asked, word);
+    if (!others.length) said = facts?.suggests === false ? "This model has no generator." : "Nothing better comes to mind.";
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    said = error.status === 422 ? "Still reading; try again in a moment." : inWords(error, 0);
+  }
+  if (text !== asked || card.word?.start !== word.start) return;
+  card.list(others, said);
+  if (by === "keys") sayLater(0, spoken(word, others ?? []));
+}
+
+async function better(asked, word) {
+  const question = { text: asked, words: [pointsBefore(asked, word.start)], count: COUNT };
+  const others = (await ask("api/suggest", question)).words[0].suggestions;
+  if (text === asked) suggestions.set(word.start, others);
+  return others;
+}
+
+function spoken(word, others) {
+  const piece = text.slice(word.start, word.stop);
+  const better = others.length ? ` Suggestions: ${others.map(other => other.text).join(", ")}.` : "";
+  return `${piece}, ${percent(word.replaced)}.${better}`;
+}
+
+// As if typed, so that it can be undone.
+function replace(start, stop, other) {
+  field.focus();
+  field.setSelectionRange(start, stop);
+  if (document.execCommand("insertText", false, other)) return;
+  field.setRangeText(other, start, stop, "end");
+  field.dispatchEvent(new InputEvent("input"));
+}
+
+function take(word, other) {
+  const piece = text.slice(word.start, word.stop);
+  replace(word.start, word.stop, other);
+  sayLater(0, `${piece} is now ${other}.`);
+}
+
+function go(step) {
+  const flagged = words.flatMap((word, n) => (isFlagged(word) ? [n] : []));
+  if (!flagged.length) return;
+  const { selectionStart: from, selectionEnd: to } = field;
+  const isBehind = n => (step > 0 ? words[n].start > from || (from === to && words[n].start === from) : words[n].start < from);
+  const ahead = flagged.filter(isBehind);
+  const number = step > 0 ? ahead[0] ?? flagged[0] : ahead.at(-1) ?? flagged.at(-1);
+  field.focus({ preventScroll: true });
+  field.setSelectionRange(words[number].start, words[number].stop);
+  spans[number].scrollIntoView({ block: "nearest" });
+  show(number, "keys");
+}
+
+// What a person does.
+
+field.addEventListener("input", () => {
+  const after = field.value;
+  lastInput = performance.now();
+  words = keptWords(words, text, after);
+  text = after;
+  suggestions = new Map();
+  card.close();
+  draw();
+  readLater(QUIET);
+});
+
+field.addEventListener("keydown", event => {
+  const isNext = event.key === "F8" || ((event.ctrlKey || event.metaKey) && event.code === "Period");
+  const isCards = card.isOpen && card.engaged;
+  if (isNext) go(event.shiftKey ? -1 : 1);
+  else if (isCards && event.key === "ArrowDown") card.move(1);
+  else if (isCards && event.key === "ArrowUp") card.move(-1);
+  else if (isCards && event.key === "Enter" && card.takeChosen()) card.close();
+  else if (card.isOpen && event.key === "Escape") card.close();
+  else return;
+  event.preventDefault();
+});
+
+let hovering = 0, hovered = -1;
+
+function hover(number, x, y) {
+  if (number === hovered) return;
+  clearTimeout(hovering);
+  hovered = number;
+  hovering = setTimeout(() => {
+    if (number >= 0 && number < words.length && !card.engaged) show(number, "hover", x, y);
+    else if (number < 0 && openedBy === "hover") card.close();
+  }, number < 0 ? 220 : 90); // time to reach the card
+}
+
+field.addEventListener("pointermove", event => {
+  if (event.pointerType !== "mouse" || event.buttons) return;
+  const span = document.elementsFromPoint(event.clientX, event.clientY).find(found => found.parentNode === mirror);
+  hover(spans.indexOf(span), event.clientX, event.clientY);
+});
+field.addEventListener("pointerleave", () => hover(-1));
+element("card").addEventListener("pointerenter", () => clearTimeout(hovering));
+element("card").addEventListener("pointerleave", () => ((hovered = -2), hover(-1)));
+
+let resting = 0;
+
+document.addEventListener("selectionchange", () => {
+  clearTimeout(resting);
+  if (document.activeElement !== field || performance.now() - lastInput < 100) return;
+  const { selectionStart: from, selectionEnd: to } = field;
+  if (openedBy === "keys" && card.word?.start === from && card.word.stop === to) return;
+  const number = from === to ? words.findIndex(word => isFlagged(word) && word.start <= from && from <= word.stop) : -1;
+  if (number >= 0 && card.word?.start === words[number].start) return;
+  if (openedBy !== "hover") card.close();
+  if (number >= 0) resting = setTimeout(() => number < words.length && show(number, "caret"), 200);
+});
+
+field.addEventListener("blur", () => openedBy !== "hover" && card.close());
+addEventListener("resize", () => card.isOpen && card.place());
+
+slider.addEventListener("input", () => {
+  threshold = slider.value / 100;
+  tellThreshold();
+  shade();
+  sayLater(600);
+});
+
+function tellThreshold() {
+  element("threshold-told").textContent = percent(threshold);
+  slider.setAttribute("aria-valuetext", percent(threshold));
+}
+
+element("previous").addEventListener("click", () => go(-1));
+element("next").addEventListener("click", () => go(1));
+element("example").addEventListener("click", () => {
+  replace(0, text.length, EXAMPLE);
+  field.setSelectionRange(0, 0);
+});
+
+element("copy").addEventListener("click", async () => {
+  const record = JSON.stringify(asRecord(text, words, threshold, suggestions), null, 2);
+  const is = await copied(record);
+  element("copy").textContent = is ? "Copied" : "Could not copy";
+  sayLater(0, is ? "Copied as JSON." : "Could not copy.");
+  setTimeout(() => (element("copy").textContent = "Copy as JSON"), 1600);
+});
+
+async function copied(record) {
+  try {
+    await navigator.clipboard.writeText(record);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function begin() {
+  draw();
+  try {
+    facts = await ask("api/model");
+    threshold = facts.threshold;
+    slider.value = Math.round(100 * threshold);
+    describe(facts);
+  } catch (error) {
+    failed(error);
+    if (error.passes) setTimeout(begin, 4000);
+  }
+  tellThreshold();
+  if (field.value !== text) field.dispatchEvent(new InputEvent("input")); // what the browser has kept of a visit before
+}
+
+begin();
