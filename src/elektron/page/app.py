@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request, Security
+from fastapi.responses import FileResponse
 from fastapi.security import HTTPBearer
-from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from elektron import __version__
@@ -138,8 +138,20 @@ def create_app(detector: Detector, facts: Facts, limits: Limits, doors: Doors) -
     ):
         app.add_middleware(kind, **settings)
     _add_routes(app, desk, facts, limits)
-    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    _add_files(app)
     return app
+
+
+def _add_files(app: FastAPI) -> None:
+    """A path for each file: there is nothing to climb out of."""
+    for path in sorted(STATIC.iterdir()):
+        names = ("/", f"/{path.name}") if path.name == "index.html" else (f"/{path.name}",)
+        for name in names:
+            app.add_route(name, partial(_file, path), include_in_schema=False)
+
+
+async def _file(path: Path, _: Request) -> FileResponse:
+    return FileResponse(path)
 
 
 def _add_routes(app: FastAPI, desk: Batcher[Question, Answer], facts: Facts, limits: Limits) -> None:

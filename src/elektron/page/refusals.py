@@ -77,7 +77,8 @@ def _misshapen(error: RequestValidationError) -> JSONResponse:
         return refusal(400, "malformed", _SENTENCES[400])
     names = [place for place in first["loc"] if place in _FIELDS]
     if names and first["type"] != "extra_forbidden":
-        return refusal(422, "invalid", f'"{names[0]}": {first["msg"].removeprefix("Value error, ")}')
+        said = "it is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+        return refusal(422, "invalid", f'"{names[0]}": {said}.')
     if first["type"] in _NO_OBJECT:
         return refusal(422, "invalid", 'The body is to be a JSON object with a "text".')
     return refusal(422, "invalid", "The body has a field that is not known here; /openapi.json tells which are.")

@@ -1,0 +1,125 @@
+"""`elektron page` as a process: what it says, what it does not, and where it refuses to serve."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+TOKEN = "a-token-of-some-length"
+MARKER = "xyzzymarker"
+
+
+@pytest.fixture
+def start(untaught):
+    """A server on a free port: its process and its address."""
+    begun: list[subprocess.Popen] = []
+
+    def run(*words: str, **environment: str) -> tuple[subprocess.Popen, str]:
+        command = [sys.executable, "-m", "elektron", "page", "--model", str(untaught), "--port", "0", *words]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+        )
+        begun.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+        assert found, line
+        return process, found[0]
+
+    yield run
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def test_nothing_of_what_is_sent_is_logged(start):
+    process, address = start(ELEKTRON_TOKEN=TOKEN)
+    known = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=address, headers=known) as client:
+        assert client.post("/api/detect", json={"text": f"the cat {MARKER}"}).status_code == 200
+        for body in (f'{{"text": "{MARKER}', f'{{"text": ["{MARKER}"]}}', f'{{"{MARKER}": 1}}', MARKER * 100_000):
+            headers = {"Content-Type": "application/json"}
+            assert 400 <= client.post("/api/detect", content=body, headers=headers).status_code < 500
+        assert client.get(f"/{MARKER}?text={MARKER}").status_code == 404
+        assert client.get("/api/model", headers={"Authorization": f"Bearer {MARKER}"}).status_code == 401
+        assert client.post("/api/suggest", json={"text": MARKER, "words": [1]}).status_code == 422
+    host, port = address.removeprefix("http://").strip("/").split(":")
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(f"{MARKER} \x00\x01 nonsense\r\n\r\n".encode())
+        assert b" 400 " in line.recv(1000)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert MARKER not in said
+    assert TOKEN not in said
+    assert "Traceback" not in said
+    assert "#token=TOKEN" in said
+    assert "Ctrl-C ends it." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "sentence"),
+    [
+        (["--host", "0.0.0.0"], {}, "--host 0.0.0.0 is reached by others than this machine"),
+        (["--host", "::"], {}, "say --public and set ELEKTRON_TOKEN"),
+        (["--host", "0.0.0.0", "--public"], {}, "say --public and set ELEKTRON_TOKEN"),
+        (["--host", "0.0.0.0", "--token", TOKEN], {}, "say --public and set ELEKTRON_TOKEN"),
+        (["--host", "0.0.0.0", "--public"], {"ELEKTRON_TOKEN": "short"}, "at least 16 characters"),
+        (["--threshold", "3"], {}, "--threshold is a probability"),
+        (["--port", "70000"], {}, "there are ports from 0 to 65535"),
+        (["--limits.rate", "0"], {}, "--limits.rate is more than 0"),
+        (["--model", "nowhere", "--port", "0"], {}, "nowhere is neither a run nor a Hugging Face folder"),
+    ],
+)
+def test_refusals_to_start(words, environment, sentence, untaught):
+    command = [sys.executable, "-m", "elektron", "page", "--model", str(untaught), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=60)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not environment or environment["ELEKTRON_TOKEN"] not in done.stderr
+
+
+def test_a_port_that_is_taken(untaught):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        command = [sys.executable, "-m", "elektron", "page", "--model", str(untaught), "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"port {port}: Address already in use; --port 0 takes one that is free" in done.stderr
+
+
+def test_without_its_extra(untaught):
+    script = (
+        "import sys; sys.modules['uvicorn'] = None; "
+        f"sys.argv = ['elektron', 'page', '--model', {str(untaught)!r}]; from elektron.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'elektron[page]'" in done.stderr
+
+
+def test_what_breaks_is_told_by_its_kind_alone(caplog):
+    """An exception may speak with the words of a text; the log has its name and the place."""
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    from elektron.page.refusals import Catch
+
+    app = FastAPI()
+
+    @app.get("/")
+    def break_down() -> None:
+        raise RuntimeError(MARKER)
+
+    app.add_middleware(Catch)
+    answer = TestClient(app).get("/")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "failed"
+    assert MARKER not in answer.text + caplog.text.replace("raise RuntimeError(MARKER)", "")
+    assert "RuntimeError while answering" in caplog.text
