@@ -20,6 +20,8 @@ from elektron.verbs.detect import detector_of
 from elektron.verbs.judges import Judges, Who, open_judges
 
 PLENTY = Limits(characters=20_000, rate=1e6, burst=1_000_000, waiting=256)
+THRESHOLD = 0.8
+"""At which about half of the words are marked by a model that knows nothing."""
 Serve = Callable[..., str]
 
 
@@ -54,7 +56,7 @@ def serve(untaught: Path, judges: Judges, detector: Detector) -> Iterator[Serve]
 
         def start(limits: Limits = PLENTY, doors: Doors = Doors(), using: Detector = detector) -> str:
             assert judges.discriminator is not None
-            facts = facts_of("untaught", untaught, judges.discriminator, using, 0.5, limits.characters)
+            facts = facts_of("untaught", untaught, judges.discriminator, using, THRESHOLD, limits.characters)
             return stack.enter_context(served(create_app(using, facts, limits, doors)))
 
         yield start

@@ -89,8 +89,10 @@ def _bound(config: Config) -> socket.socket:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((config.host, config.port), family=family, backlog=1024)
     except OSError as error:
-        why = f"cannot serve on {config.host}, port {config.port}: {error.strerror}"
-        raise ValueError(f"{why}; --port 0 takes one that is free") from error
+        why = (error.strerror or "").split(" (")[0]  # without the address, which Python repeats
+        raise ValueError(
+            f"cannot serve on {config.host}, port {config.port}: {why}; --port 0 takes one that is free"
+        ) from error
 
 
 def _app(config: Config, token: str) -> Any:  # noqa: ANN401
