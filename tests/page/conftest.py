@@ -1,6 +1,7 @@
-"""Servers to ask: the real one on a free port of this machine, in a thread."""
+"""Servers to ask, the real one in a thread on a free port; and a browser to ask them with."""
 
 import contextlib
+import shutil
 import socket
 import threading
 import time
@@ -23,6 +24,10 @@ PLENTY = Limits(characters=20_000, rate=1e6, burst=1_000_000, waiting=256)
 THRESHOLD = 0.8
 """At which about half of the words are marked by a model that knows nothing."""
 Serve = Callable[..., str]
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -71,3 +76,38 @@ def address(serve: Serve) -> str:
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=address, timeout=30) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's Chromium, driven by Playwright."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no tests in a browser: chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no tests in a browser: playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; in the end, nothing has gone wrong in it, and its policy has forbidden nothing."""
+    contexts, troubles = [], []
+
+    def open_page(address: str, **settings: object):
+        context = browser.new_context(**({"viewport": {"width": 1100, "height": 800}} | settings))
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(8000)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda said: troubles.append(said.text) if "Content Security" in said.text else None)
+        page.goto(address)
+        page.wait_for_selector("#facts div", state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []

@@ -10,8 +10,8 @@ import time
 
 import httpx
 import pytest
-from conftest import sentences
 
+from conftest import sentences
 from elektron.page.app import STATIC
 from elektron.page.doors import Doors
 from elektron.page.terms import Limits
@@ -204,7 +204,12 @@ def test_other_hosts_and_other_sites_stay_out(client, headers, status):
 def test_a_token_is_demanded(serve):
     token = "a-token-of-some-length"
     with httpx.Client(base_url=serve(doors=Doors(token, is_public=True))) as client:
-        for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": token}, {"Authorization": f"Basic {token}"}):
+        for wrong in (
+            {},
+            {"Authorization": "Bearer no"},
+            {"Authorization": token},
+            {"Authorization": f"Basic {token}"},
+        ):
             answer = client.get("/api/model", headers=wrong)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"

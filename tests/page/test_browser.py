@@ -2,64 +2,26 @@
 
 import io
 import json
-import random
 import re
-import shutil
-from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image, ImageFilter
 
 from elektron.page.doors import Doors
 from elektron.page.terms import Limits
 
-CHROMIUM = shutil.which("chromium")
-sync_api = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser tests: chromium is not installed")
-
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
 TEXT = "The old cat sees a dog.\nThe quiet king remembers a house, and the young bird hears a fish."
 HARD = (
-    "A tab\tand\ttabs, two  spaces   three\n\n\U0001f600\U0001f600 emoji \U0001f469\u200d\U0001f692 cat \U0001d49c dog\n"
+    "A tab\tand\ttabs, two  spaces   three\n\n"
+    "\U0001f600\U0001f600 emoji \U0001f469\u200d\U0001f692 cat \U0001d49c dog\n"
     "שלום לכולם the cat מה שלומך\nمرحبا bird\nAVAToWay fi ffl cafe\u0301 "
     + "unbroken" * 40
     + " the old cat sees a dog "
     + "and the bird hears a fish. " * 12
     + "\n "
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def visit(browser) -> Iterator:
-    """Open a page; in the end, nothing has gone wrong in it that nobody asked for."""
-    contexts, troubles = [], []
-
-    def open_page(address: str, **settings: object):
-        context = browser.new_context(**({"viewport": {"width": 1100, "height": 800}} | settings))
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(8000)
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda said: troubles.append(said.text) if "Content Security" in said.text else None)
-        page.goto(address)
-        page.wait_for_selector("#facts div", state="attached") if "token" not in settings.get("extra", "") else None
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert troubles == []
 
 
 def until(page, condition: str) -> None:
@@ -115,11 +77,15 @@ def test_shading_is_where_the_api_says(visit, address, text):
     assert page.evaluate("document.getElementById('mirror').textContent") == text + "\n"
 
 
-def picture(page) -> bytes:
-    from PIL import Image
-
+def picture(page) -> Image.Image:
     box = page.locator("#sheet").bounding_box()
-    return Image.open(io.BytesIO(page.screenshot(clip=box, full_page=True))).convert("L").tobytes()
+    return Image.open(io.BytesIO(page.screenshot(clip=box, full_page=True))).convert("L")
+
+
+def strays(one: Image.Image, other: Image.Image) -> int:
+    """Pixels of ink in one picture that are more than one pixel away from any in the other."""
+    near = np.asarray(other.filter(ImageFilter.MinFilter(3)))
+    return int(((np.asarray(one) < 100) & (near > 200)).sum())
 
 
 @pytest.mark.parametrize(("width", "zoom"), [(1100, 1), (700, 1), (360, 2), (500, 1.25)])
@@ -134,9 +100,9 @@ def test_field_and_mirror_lie_letter_on_letter(visit, address, width, zoom):
     for css in (".mirror { color: black } textarea { color: transparent }", "textarea { color: black }"):
         page.evaluate(f"css => {{ {style} }}", css + shared)
         pictures.append(picture(page))
-    assert len(pictures[0]) == len(pictures[1])
-    assert min(pictures[0]) < 60
-    assert max(abs(a - b) for a, b in zip(*pictures, strict=True)) == 0
+    assert pictures[0].size == pictures[1].size
+    assert (np.asarray(pictures[0]) < 100).sum() > 1000
+    assert strays(*pictures) == strays(*reversed(pictures)) == 0
 
 
 def test_what_is_not_touched_keeps_its_shade(visit, address):
@@ -194,7 +160,7 @@ def test_keys_alone(visit, address):
     page.keyboard.type(TEXT)
     words, marked = judged(address, TEXT)
     until(page, f"document.querySelectorAll('.mirror .flagged').length === {len(marked)}")
-    first, second = [word for word in words if word["replaced"] >= 0.8][:2]
+    _, second = [word for word in words if word["replaced"] >= 0.8][:2]
     page.keyboard.press("Control+Home")
     page.keyboard.press("F8")
     page.wait_for_selector("#others [aria-selected=true]")
@@ -288,7 +254,7 @@ def test_a_server_that_is_gone_and_comes_back(visit, address):
 
 
 def test_too_long_and_too_often(visit, serve):
-    page = visit(serve(Limits(characters=30, rate=1, burst=2)))
+    page = visit(serve(Limits(characters=30, rate=0.3, burst=2)))
     page.fill("#text", "the cat " * 5)
     page.wait_for_selector("#trouble:visible")
     assert "This text has 40 characters; the server reads up to 30" in page.inner_text("#trouble")
@@ -366,58 +332,3 @@ def test_less_motion(visit, address):
     page.keyboard.press("F8")
     page.wait_for_selector("#card:visible")
     assert page.evaluate("getComputedStyle(document.getElementById('card')).animationName") == "none"
-
-
-def points_and_edits(count: int) -> list[list[list[int]]]:
-    """Texts of all kinds of characters, as code points, each with one that an edit made of it."""
-    draw = random.Random(7)
-    letters = [*map(ord, "ab c\n.,"), 0x5E9, 0x301, 0xD83D, 0xDE00, 0x1F600, 0x1D49C, 0]
-    pairs = []
-    for _ in range(count):
-        text = draw.choices(letters, k=draw.randint(0, 24))
-        start, stop = sorted((draw.randint(0, len(text)), draw.randint(0, len(text))))
-        pairs.append([text, text[:start] + draw.choices(letters, k=draw.randint(0, 4)) + text[stop:]])
-    return pairs
-
-
-def test_offsets_and_edits(visit, address):
-    """Code points to UTF-16 units and back, and words that an edit leaves alone, for texts of all kinds."""
-    page = visit(address)
-    script = """async pairs => {
-      const { asRecord, keptWords, pointsBefore, unitsOfPoints, wordsInUnits } = await import("./text.js");
-      const made = points => points.map(point => String.fromCodePoint(point)).join("");
-      const troubles = [];
-      for (const [one, other] of pairs) {
-        const before = made(one), after = made(other), points = [...before], places = unitsOfPoints(before);
-        let unit = 0;
-        points.forEach((point, n) => {
-          if (places[n] !== unit || pointsBefore(before, unit) !== n) troubles.push([before, n]);
-          unit += point.length;
-        });
-        if (places[points.length] !== before.length) troubles.push([before, "end"]);
-        const words = [];
-        points.forEach((point, n) => {
-          if (/\\s/.test(point)) return;
-          const last = words.at(-1);
-          if (last?.stop === n) last.stop++;
-          else words.push({ start: n, stop: n + 1, replaced: n });
-        });
-        const inUnits = wordsInUnits(before, words);
-        const told = asRecord(before, inUnits, 0.5, new Map()).words;
-        words.forEach((word, n) => {
-          const piece = points.slice(word.start, word.stop).join("");
-          if (told[n].text !== piece || told[n].start !== word.start || told[n].stop !== word.stop) troubles.push([before, n]);
-        });
-        let end = 0;
-        for (const word of keptWords(inUnits, before, after)) {
-          const old = inUnits.find(other => other.replaced === word.replaced);
-          if (before.slice(old.start, old.stop) !== after.slice(word.start, word.stop)) troubles.push([before, after]);
-          if (word.start < end) troubles.push([before, after, "overlap"]);
-          const around = [after[word.start - 1] ?? " ", after[word.stop] ?? " "];
-          if (!around.every(one => /\\s/.test(one))) troubles.push([before, after, "another word"]);
-          end = word.stop;
-        }
-      }
-      return troubles.map(trouble => JSON.stringify(trouble));
-    }"""
-    assert page.evaluate(script, points_and_edits(3000)) == []

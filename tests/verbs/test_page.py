@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from elektron.cli import main
+
 TOKEN = "a-token-of-some-length"
 MARKER = "xyzzymarker"
 
@@ -78,32 +80,33 @@ def test_nothing_of_what_is_sent_is_logged(start):
         (["--model", "nowhere", "--port", "0"], {}, "nowhere is neither a run nor a Hugging Face folder"),
     ],
 )
-def test_refusals_to_start(words, environment, sentence, untaught):
-    command = [sys.executable, "-m", "elektron", "page", "--model", str(untaught), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=60)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not environment or environment["ELEKTRON_TOKEN"] not in done.stderr
+def test_refusals_to_start(words, environment, sentence, untaught, monkeypatch, capsys):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = refused(monkeypatch, capsys, "--model", str(untaught), *words)
+    assert sentence in said
+    assert "short" not in said
 
 
-def test_a_port_that_is_taken(untaught):
+def refused(monkeypatch, capsys, *words: str) -> str:
+    """What is said when it does not start."""
+    monkeypatch.setattr(sys, "argv", ["elektron", "page", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(untaught, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        command = [sys.executable, "-m", "elektron", "page", "--model", str(untaught), "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert f"port {port}: Address already in use; --port 0 takes one that is free" in done.stderr
+        said = refused(monkeypatch, capsys, "--model", str(untaught), "--port", port)
+    assert f"port {port}: Address already in use; --port 0 takes one that is free" in said
 
 
-def test_without_its_extra(untaught):
-    script = (
-        "import sys; sys.modules['uvicorn'] = None; "
-        f"sys.argv = ['elektron', 'page', '--model', {str(untaught)!r}]; from elektron.cli import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "pip install 'elektron[page]'" in done.stderr
+def test_without_its_extra(untaught, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "pip install 'elektron[page]'" in refused(monkeypatch, capsys, "--model", str(untaught))
 
 
 def test_what_breaks_is_told_by_its_kind_alone(caplog):

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from elektron.score.detector import Detector, Judged
+from elektron.score.reader import Reading
 from elektron.score.suggest import Suggestion
 from elektron.score.words import Word
+
+_CHARACTERS_OF_A_ROW = 500
+"""About: a suggestion reads a row of its own, however long the text."""
 
 
 class Detect(NamedTuple):
@@ -15,55 +19,50 @@ class Detect(NamedTuple):
 
 
 class Suggest(NamedTuple):
-    """What would be better in the place of the words that begin at `starts`?"""
+    """What would be better in the place of the words that begin at `starts`, `most` for each?"""
 
     text: str
     starts: tuple[int, ...]
-    count: int
+    most: int
 
 
-class Better(NamedTuple):
-    """A word, and what would be better in its place."""
+class Told(NamedTuple):
+    """A word, and what would be better in its place, if that was asked."""
 
     word: Word
-    suggestions: list[Suggestion]
+    better: list[Suggestion]
 
 
 Question = Detect | Suggest
-Answer = list[Word] | list[Better] | KeyError
-"""The KeyError names a start at which there is no word."""
 
 
 def size_of(question: Question) -> int:
-    """How long it takes to answer, in about the characters that are read: a suggestion reads a row of its own."""
-    return len(question.text) if isinstance(question, Detect) else 500 * len(question.starts)
+    """How much there is to do, in characters that are read."""
+    return len(question.text) if isinstance(question, Detect) else _CHARACTERS_OF_A_ROW * len(question.starts)
 
 
-def answers(detector: Detector, questions: Sequence[Question]) -> list[Answer]:
-    """Each question's own answer; all texts go to the discriminator together, and all words to the generator."""
-    found: dict[int, Answer] = {}
+def answers(detector: Detector, questions: Sequence[Question]) -> list[list[Told]]:
+    """Each question's own answer; all texts go to the discriminator together, and all words to the generator. Where no
+    word begins, nothing is told."""
     detections = {n: question for n, question in enumerate(questions) if isinstance(question, Detect)}
-    for n, judged in zip(detections, detector.judge([q.text for q in detections.values()]), strict=True):
-        found[n] = judged.words
     suggestions = {n: question for n, question in enumerate(questions) if isinstance(question, Suggest)}
+    judged = detector.judge([question.text for question in detections.values()])
+    found = {n: [Told(word, []) for word in of_text.words] for n, of_text in zip(detections, judged, strict=True)}
     found |= dict(zip(suggestions, _suggested(detector, list(suggestions.values())), strict=True))
     return [found[n] for n in range(len(questions))]
 
 
-def _suggested(detector: Detector, questions: list[Suggest]) -> list[Answer]:
-    located = [_words_at(*pair) for pair in zip(detector.locate([q.text for q in questions]), questions, strict=True)]
-    asked = [pair for found in located if isinstance(found, list) for pair in found]
-    most = max((question.count for question in questions), default=0)
-    better = iter(detector.suggest(asked, most))
+def _suggested(detector: Detector, questions: Sequence[Suggest]) -> list[list[Told]]:
+    located = detector.locate([question.text for question in questions])
+    asked = [_words_at(of_text, question.starts) for of_text, question in zip(located, questions, strict=True)]
+    most = max((question.most for question in questions), default=0)
+    better = iter(detector.suggest([pair for pairs in asked for pair in pairs], most))
     return [
-        [Better(word, next(better)[: question.count]) for _, word in found] if isinstance(found, list) else found
-        for question, found in zip(questions, located, strict=True)
+        [Told(word, next(better)[: question.most]) for _, word in pairs]
+        for question, pairs in zip(questions, asked, strict=True)
     ]
 
 
-def _words_at(judged: Judged, question: Suggest) -> list[tuple] | KeyError:
+def _words_at(judged: Judged, starts: Sequence[int]) -> list[tuple[Reading, Word]]:
     words = {word.start: word for word in judged.words}
-    missing = next((start for start in question.starts if start not in words), None)
-    if missing is not None:
-        return KeyError(missing)
-    return [(judged.reading, words[start]) for start in question.starts]
+    return [(judged.reading, words[start]) for start in starts if start in words]

@@ -2,34 +2,32 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Security
 from fastapi.responses import FileResponse
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from elektron import __version__
-from elektron.page.answers import Answer, Detect, Question, Suggest, answers, size_of
-from elektron.page.batching import Batcher, Busy
+from elektron.page.answers import Detect, Question, Suggest, Told, answers, size_of
+from elektron.page.batching import Batcher, BusyError
 from elektron.page.doors import Careful, Doors, Guard
 from elektron.page.facts import Facts
 from elektron.page.limits import BodyLimit, Buckets, RateLimit
-from elektron.page.refusals import Catch, Problem, Refused, refuse_kindly
+from elektron.page.refusals import Catch, Problem, RefusedError, refuse_kindly
+from elektron.page.shapes import Detected, DetectedWord, DetectRequest, Health, Suggested, SuggestedWord, SuggestRequest
 from elektron.page.terms import Limits
 from elektron.score.detector import Detector
 
 STATIC = Path(__file__).parent / "static"
-MOST_WORDS, MOST_SUGGESTIONS = 64, 20
 _TOGETHER = 1 << 16
 """Characters that are read in one call."""
-_DIGITS = 6
-_DESCRIPTION = """How likely each word of a text was replaced, as an ELECTRA discriminator sees it, and what its generator
-would rather have read. Offsets count Unicode code points, as Python does; JavaScript's strings count UTF-16 units, in which
-some characters are two. What is sent is neither kept nor logged."""
+_DESCRIPTION = """How likely each word of a text was replaced, as an ELECTRA discriminator sees it, and what its
+generator would rather have read. Offsets count Unicode code points, as Python does; JavaScript's strings count UTF-16
+units, in which some characters are two. What is sent is neither kept nor logged."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}
     for status, description in {
@@ -43,77 +41,12 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Too many requests are waiting already.",
     }.items()
 }
+Desk = Batcher[Question, list[Told]]
 T = TypeVar("T")
 
 
-def _text(value: object) -> str:
-    """As it is: unlike the library's own check, half a surrogate pair is let through."""
-    if not isinstance(value, str):
-        raise ValueError("a string is needed")
-    return value
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, bool | float | str):
-        raise ValueError("a whole number is needed")
-    return value
-
-
-Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
-Whole = Annotated[int, BeforeValidator(_whole)]
-
-
-class _Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    text: Text = Field(description="Any text, of several lines too. It is read as one.")
-
-
-class DetectRequest(_Asked):
-    """A text to judge."""
-
-
-class SuggestRequest(_Asked):
-    """Words of a text for which others are wanted."""
-
-    words: list[Annotated[Whole, Field(ge=0)]] = Field(
-        max_length=MOST_WORDS, description="Where the words start, as told by /api/detect for the same text."
-    )
-    count: Annotated[Whole, Field(ge=1, le=MOST_SUGGESTIONS)] = Field(default=5, description="How many for each.")
-
-
-class DetectedWord(BaseModel):
-    start: int = Field(description="Its first code point.")
-    stop: int = Field(description="The code point after its last.")
-    replaced: float = Field(description="How likely it was replaced.")
-
-
-class Detected(BaseModel):
-    words: list[DetectedWord] = Field(description="From left to right, without white space and without overlap.")
-    threshold: float = Field(description="From which probability on the server would mark a word.")
-
-
-class OtherWord(BaseModel):
-    text: str
-    probability: float = Field(description="How likely the generator finds it in this place.")
-
-
-class SuggestedWord(BaseModel):
-    start: int
-    stop: int
-    suggestions: list[OtherWord] = Field(description="Best first; empty if the model has no generator.")
-
-
-class Suggested(BaseModel):
-    words: list[SuggestedWord] = Field(description="In the order in which they were asked for.")
-
-
-class Health(BaseModel):
-    status: str = "ok"
-
-
 def create_app(detector: Detector, facts: Facts, limits: Limits, doors: Doors) -> FastAPI:
-    desk: Batcher[Question, Answer] = Batcher(partial(answers, detector), size_of, limits.waiting, _TOGETHER)
+    desk: Desk = Batcher(partial(answers, detector), size_of, limits.waiting, _TOGETHER)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -129,14 +62,11 @@ def create_app(detector: Detector, facts: Facts, limits: Limits, doors: Doors) -
         redoc_url=None,
     )
     refuse_kindly(app)
-    for kind, settings in (  # the innermost first
-        (BodyLimit, {"most_bytes": limits.body_bytes}),
-        (Guard, {"doors": doors}),
-        (RateLimit, {"buckets": Buckets(limits.rate, limits.burst)}),
-        (Catch, {}),
-        (Careful, {}),
-    ):
-        app.add_middleware(kind, **settings)
+    app.add_middleware(BodyLimit, most_bytes=limits.body_bytes)  # the innermost
+    app.add_middleware(Guard, doors=doors)
+    app.add_middleware(RateLimit, buckets=Buckets(limits.rate, limits.burst))
+    app.add_middleware(Catch)
+    app.add_middleware(Careful)
     _add_routes(app, desk, facts, limits)
     _add_files(app)
     return app
@@ -154,25 +84,24 @@ async def _file(path: Path, _: Request) -> FileResponse:
     return FileResponse(path)
 
 
-def _add_routes(app: FastAPI, desk: Batcher[Question, Answer], facts: Facts, limits: Limits) -> None:
+def _add_routes(app: FastAPI, desk: Desk, facts: Facts, limits: Limits) -> None:
     bearer = HTTPBearer(auto_error=False, description="Only where the server was started with a token.")
     told = {"responses": _REFUSALS, "dependencies": [Security(bearer)]}  # for /openapi.json: doors.py is who checks
 
     @app.post("/api/detect", summary="How likely each word was replaced", **told)
     async def detect(asked: DetectRequest, request: Request) -> Detected:
         _check_length(asked.text, limits)
-        words: Any = await _while_wanted(request, lambda: desk.ask(Detect(asked.text)))
-        found = [DetectedWord(start=w.start, stop=w.stop, replaced=round(w.replaced, _DIGITS)) for w in words]
-        return Detected(words=found, threshold=facts.threshold)
+        words = await _while_wanted(request, desk.ask(Detect(asked.text)))
+        return Detected(words=[DetectedWord.of(*each) for each in words], threshold=facts.threshold)
 
     @app.post("/api/suggest", summary="What would be better in the place of some words", **told)
     async def suggest(asked: SuggestRequest, request: Request) -> Suggested:
         _check_length(asked.text, limits)
-        question = Suggest(asked.text, tuple(asked.words), asked.count)
-        found: Any = await _while_wanted(request, lambda: desk.ask(question))
-        if isinstance(found, KeyError):
-            raise Refused(422, "no_such_word", f"No word of this text starts at {found.args[0]}.")
-        return Suggested(words=[_suggested(*better) for better in found])
+        words = await _while_wanted(request, desk.ask(Suggest(asked.text, tuple(asked.words), asked.count)))
+        missing = set(asked.words) - {word.start for word, _ in words}
+        if missing:
+            raise RefusedError(422, "no_such_word", f"No word of this text starts at {min(missing)}.")
+        return Suggested(words=[SuggestedWord.of(*each) for each in words])
 
     @app.get("/api/model", summary="Facts about the model", **told)
     async def model() -> Facts:
@@ -183,27 +112,22 @@ def _add_routes(app: FastAPI, desk: Batcher[Question, Answer], facts: Facts, lim
         return Health()
 
 
-def _suggested(word: Any, others: Any) -> SuggestedWord:  # noqa: ANN401
-    told = [OtherWord(text=other.text, probability=round(other.probability, _DIGITS)) for other in others]
-    return SuggestedWord(start=word.start, stop=word.stop, suggestions=told)
-
-
 def _check_length(text: str, limits: Limits) -> None:
     if len(text) > limits.characters:
         said = f"The text has {len(text):,} characters; this server reads up to {limits.characters:,}."
-        raise Refused(413, "text_too_long", said)
+        raise RefusedError(413, "text_too_long", said)
 
 
-async def _while_wanted(request: Request, ask: Callable[[], Awaitable[T]]) -> T:
+async def _while_wanted(request: Request, answer: Awaitable[T]) -> T:
     """An answer, unless whoever asked has hung up before it was begun: people type faster than networks read."""
-    asking, gone = asyncio.ensure_future(ask()), asyncio.ensure_future(_gone(request))
+    asking, gone = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait((asking, gone), return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
             return asking.result()
-        raise Refused(400, "gone", "Nobody waits for this any more.")
-    except Busy:
-        raise Refused(503, "busy", "Too many requests are waiting: try again in a moment.", 1) from None
+        raise RefusedError(400, "gone", "Nobody waits for this any more.")
+    except BusyError:
+        raise RefusedError(503, "busy", "Too many requests are waiting: try again in a moment.", 1) from None
     finally:
         asking.cancel()
         gone.cancel()

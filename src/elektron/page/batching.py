@@ -11,7 +11,7 @@ Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
 
-class Busy(Exception):
+class BusyError(Exception):
     """More is waiting than may wait."""
 
 
@@ -45,7 +45,7 @@ class Batcher(Generic[Job, Answer]):
         with self._bell:
             self._waiting = deque(pair for pair in self._waiting if not pair[1].cancelled())
             if len(self._waiting) >= self._most or not self._is_open:
-                raise Busy
+                raise BusyError
             self._waiting.append((job, future))
             self._bell.notify()
         return future

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from elektron.page.refusals import Refused, refusal
+from elektron.page.refusals import RefusedError, refusal
 
 _ADDRESSES = 4096
 """That are remembered; the one that was silent the longest is forgotten first."""
@@ -66,7 +66,7 @@ class BodyLimit:
             return
         try:
             body = await asyncio.wait_for(self._body(scope, receive), _BODY_SECONDS)
-        except Refused as refused:
+        except RefusedError as refused:
             await refused.answer(scope, receive, send)
         except TimeoutError:
             await refusal(408, "too_slow", "The body took too long to arrive.")(scope, receive, send)
@@ -87,7 +87,7 @@ class BodyLimit:
 
     def _check(self, size: int) -> None:
         if size > self._most:
-            raise Refused(413, "body_too_large", f"The body is larger than {self._most:,} bytes.")
+            raise RefusedError(413, "body_too_large", f"The body is larger than {self._most:,} bytes.")
 
 
 def _replayed(first: Message, receive: Receive) -> Receive:

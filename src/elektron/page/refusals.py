@@ -32,7 +32,7 @@ class Problem(BaseModel):
     error: Error
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Raised where a request cannot be answered."""
 
     def __init__(self, status: int, code: str, message: str, wait_seconds: int = 0) -> None:
@@ -51,7 +51,7 @@ def refuse_kindly(app: FastAPI) -> None:
     """Let the app's own errors, and those of the libraries under it, have our shape."""
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refused)
+        assert isinstance(error, RefusedError)
         return error.answer
 
     async def of_http(_: Request, error: Exception) -> JSONResponse:
@@ -65,7 +65,7 @@ def refuse_kindly(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return _misshapen(error)
 
-    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RefusedError, refused)
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(RequestValidationError, of_shape)
 
