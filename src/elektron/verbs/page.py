@@ -105,6 +105,7 @@ def _app(config: Config, token: str) -> Any:  # noqa: ANN401
     assert judges.discriminator is not None
     threshold = detector.calibration.threshold if config.threshold < 0 else config.threshold
     facts = facts_of(_name(config), judges.home, judges.discriminator, detector, threshold, config.limits.characters)
+    list(detector.judge(["The first text takes longer than the others."]))
     return create_app(detector, facts, config.limits, Doors(token, is_public=not is_loopback(config.host)))
 
 

@@ -78,7 +78,8 @@ export class Card {
     if (!box) return;
     const below = box.bottom + GAP, above = box.top - GAP - height;
     const top = below + height > seen.clientHeight - EDGE && above > EDGE ? above : below;
-    const left = Math.max(EDGE, Math.min(box.left - 14, seen.clientWidth - width - EDGE));
+    const right = element("sheet").getBoundingClientRect().right - EDGE; // beside the text, not over what stands there
+    const left = Math.max(EDGE, Math.min(box.left - 14, right - width));
     card.style.left = `${left + scrollX}px`;
     card.style.top = `${top + scrollY}px`;
   }
