@@ -276,7 +276,6 @@ def test_a_token_comes_behind_the_number_sign(browser, serve):
     page.wait_for_selector("#trouble:visible")
     assert "This server wants its token" in page.inner_text("#trouble")
     page.goto(f"{address}/#token=a-token-of-some-length")
-    page.reload()
     page.wait_for_selector("#facts div", state="attached")
     assert page.url == f"{address}/"
     page.reload()

@@ -71,7 +71,8 @@ def test_nothing_of_what_is_sent_is_logged(start):
     [
         (["--host", "0.0.0.0"], {}, "--host 0.0.0.0 is reached by others than this machine"),
         (["--host", "::"], {}, "say --public and set ELEKTRON_TOKEN"),
-        (["--host", "0.0.0.0", "--public"], {}, "say --public and set ELEKTRON_TOKEN"),
+        (["--host", "0.0.0.0", "--public"], {}, "--public needs a token. If they are to be let in"),
+        (["--public"], {}, "--public needs a token"),
         (["--host", "0.0.0.0", "--token", TOKEN], {}, "say --public and set ELEKTRON_TOKEN"),
         (["--host", "0.0.0.0", "--public"], {"ELEKTRON_TOKEN": "short"}, "at least 16 characters"),
         (["--threshold", "3"], {}, "--threshold is a probability"),

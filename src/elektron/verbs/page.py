@@ -18,6 +18,10 @@ from elektron.verbs.runs import DISCRIMINATOR
 TOKEN = "ELEKTRON_TOKEN"
 _SHORTEST = 16
 """Characters of a token that is not soon guessed."""
+_MEANT = (
+    f"If they are to be let in, say --public and set {TOKEN}, for instance to what "
+    '`python -c "import secrets; print(secrets.token_urlsafe())"` prints'
+)
 _PACKAGED = "Elektron's small English model"
 
 
@@ -30,7 +34,7 @@ class Config(Who):
     port: int = 8391
     """0: any that is free."""
     public: bool = False
-    """Let others than this machine in, if they know the token."""
+    """Let others than this machine in, directly or through a proxy, if they know the token."""
     token: str = ""
     """What the API demands as a bearer token. Better given as the environment variable ELEKTRON_TOKEN: others can see
     what is on a command line."""
@@ -75,11 +79,10 @@ def _token(config: Config) -> str:
     token = config.token or os.environ.get(TOKEN, "")
     if token and (len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token):
         raise ValueError(f"a token has at least {_SHORTEST} characters, printable ASCII without spaces")
-    if not is_loopback(config.host) and not (config.public and token):
-        raise ValueError(
-            f"--host {config.host} is reached by others than this machine. If that is meant, say --public and set "
-            f'{TOKEN}, for instance to what `python -c "import secrets; print(secrets.token_urlsafe())"` prints'
-        )
+    if not is_loopback(config.host) and not config.public:
+        raise ValueError(f"--host {config.host} is reached by others than this machine. {_MEANT}")
+    if config.public and not token:
+        raise ValueError(f"--public needs a token. {_MEANT}")
     return token
 
 
@@ -106,7 +109,7 @@ def _app(config: Config, token: str) -> Any:  # noqa: ANN401
     threshold = detector.calibration.threshold if config.threshold < 0 else config.threshold
     facts = facts_of(_name(config), judges.home, judges.discriminator, detector, threshold, config.limits.characters)
     list(detector.judge(["The first text takes longer than the others."]))
-    return create_app(detector, facts, config.limits, Doors(token, is_public=not is_loopback(config.host)))
+    return create_app(detector, facts, config.limits, Doors(token, config.public))
 
 
 def _name(config: Config) -> str:

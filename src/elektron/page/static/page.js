@@ -8,7 +8,8 @@ import { asRecord, keptWords, pointsBefore, wordsInUnits } from "./text.js";
 const QUIET = 120; // milliseconds between a key and a question
 const PATIENCE = 800; // after which a question about an older text is given up
 const LONGEST_WAIT = 16; // seconds between two tries
-const COUNT = 5;
+const FACTS_WAIT = 4; // seconds until the model is asked for again
+const COUNT = 5; // suggestions for a word
 const BARS = 25;
 const EXAMPLE =
   "Amber is the resin of ancient trees, hardened over millions of years. The Greeks called it elektron. They had " +
@@ -98,6 +99,8 @@ function draw() {
     return span;
   });
   mirror.replaceChildren(...parts, `${text.slice(end)}\n`); // a last line that is empty has its height too
+  clearTimeout(hovering);
+  hovered = UNKNOWN;
   shade();
 }
 
@@ -236,6 +239,7 @@ field.addEventListener("input", () => {
 });
 
 field.addEventListener("keydown", event => {
+  if (event.isComposing) return;
   const isNext = event.key === "F8" || ((event.ctrlKey || event.metaKey) && event.code === "Period");
   const isCards = card.isOpen && card.engaged;
   if (isNext) go(event.shiftKey ? -1 : 1);
@@ -247,16 +251,17 @@ field.addEventListener("keydown", event => {
   event.preventDefault();
 });
 
-let hovering = 0, hovered = -1;
+const NONE = -1, UNKNOWN = -2;
+let hovering = 0, hovered = NONE; // the number of the word under the pointer
 
 function hover(number, x, y) {
   if (number === hovered) return;
   clearTimeout(hovering);
   hovered = number;
   hovering = setTimeout(() => {
-    if (number >= 0 && number < words.length && !card.engaged) show(number, "hover", x, y);
+    if (number >= 0 && !card.engaged) show(number, "hover", x, y);
     else if (number < 0 && openedBy === "hover") card.close();
-  }, number < 0 ? 220 : 90); // time to reach the card
+  }, number < 0 ? 220 : 90); // milliseconds; enough to reach the card
 }
 
 field.addEventListener("pointermove", event => {
@@ -264,21 +269,28 @@ field.addEventListener("pointermove", event => {
   const span = document.elementsFromPoint(event.clientX, event.clientY).find(found => found.parentNode === mirror);
   hover(spans.indexOf(span), event.clientX, event.clientY);
 });
-field.addEventListener("pointerleave", () => hover(-1));
+field.addEventListener("pointerleave", () => hover(NONE));
 element("card").addEventListener("pointerenter", () => clearTimeout(hovering));
-element("card").addEventListener("pointerleave", () => ((hovered = -2), hover(-1)));
+element("card").addEventListener("pointerleave", () => {
+  hovered = UNKNOWN;
+  hover(NONE);
+});
 
 let resting = 0;
+
+function wordAtCaret() {
+  const { selectionStart: from, selectionEnd: to } = field;
+  return from === to ? words.findIndex(word => isFlagged(word) && word.start <= from && from <= word.stop) : NONE;
+}
 
 document.addEventListener("selectionchange", () => {
   clearTimeout(resting);
   if (document.activeElement !== field || performance.now() - lastInput < 100) return;
-  const { selectionStart: from, selectionEnd: to } = field;
-  if (openedBy === "keys" && card.word?.start === from && card.word.stop === to) return;
-  const number = from === to ? words.findIndex(word => isFlagged(word) && word.start <= from && from <= word.stop) : -1;
+  if (openedBy === "keys" && card.word?.start === field.selectionStart && card.word.stop === field.selectionEnd) return;
+  const number = wordAtCaret();
   if (number >= 0 && card.word?.start === words[number].start) return;
   if (openedBy !== "hover") card.close();
-  if (number >= 0) resting = setTimeout(() => number < words.length && show(number, "caret"), 200);
+  resting = setTimeout(() => wordAtCaret() >= 0 && show(wordAtCaret(), "caret"), 200);
 });
 
 field.addEventListener("blur", () => openedBy !== "hover" && card.close());
@@ -328,8 +340,9 @@ async function begin() {
     slider.value = Math.round(100 * threshold);
     describe(facts);
   } catch (error) {
-    failed(error);
-    if (error.passes) setTimeout(begin, 4000);
+    if (error.status === undefined) throw error;
+    complain(inWords(error, error.passes ? FACTS_WAIT : 0));
+    if (error.passes) setTimeout(begin, 1000 * FACTS_WAIT);
   }
   tellThreshold();
   if (field.value !== text) field.dispatchEvent(new InputEvent("input")); // what the browser has kept of a visit before

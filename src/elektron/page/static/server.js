@@ -13,6 +13,7 @@ function takeToken() {
 }
 
 const token = takeToken();
+addEventListener("hashchange", () => location.reload()); // a token that is added to the address of an open page
 
 export class Refusal extends Error {
   constructor(status, code, message, waitSeconds) {

@@ -11,7 +11,7 @@ export function unitsOfPoints(text) {
     unit += text.codePointAt(unit) > 0xffff ? 2 : 1;
   }
   places[point] = text.length;
-  return places;
+  return places.subarray(0, point + 1);
 }
 
 export function wordsInUnits(text, words) {
@@ -23,6 +23,12 @@ export function wordsInUnits(text, words) {
 export function pointsBefore(text, unit) {
   let points = 0;
   for (let at = 0; at < unit; points++) at += text.codePointAt(at) > 0xffff ? 2 : 1;
+  return points;
+}
+
+function pointsOfUnits(text) {
+  const points = new Uint32Array(text.length + 1);
+  unitsOfPoints(text).forEach((unit, point) => (points[unit] ||= point));
   return points;
 }
 
@@ -47,11 +53,12 @@ export function keptWords(words, before, after) {
 
 // What `elektron detect --json` prints of a text, offsets in code points.
 export function asRecord(text, words, threshold, suggestions) {
+  const points = pointsOfUnits(text);
   const told = words.map(word => {
     const others = suggestions.get(word.start);
     return {
-      start: pointsBefore(text, word.start),
-      stop: pointsBefore(text, word.stop),
+      start: points[word.start],
+      stop: points[word.stop],
       text: text.slice(word.start, word.stop),
       replaced: word.replaced,
       ...(others?.length ? { suggestions: others.map(other => [other.text, other.probability]) } : {}),
