@@ -19,10 +19,11 @@ const EXAMPLE =
 
 const element = id => document.getElementById(id);
 const field = element("text"), mirror = element("mirror"), slider = element("threshold");
+const last = mirror.appendChild(document.createTextNode("\n")); // what stands behind the last word
 
 let text = ""; // as it stands in the field
 let words = []; // what is known of it: start, stop (UTF-16 units), replaced
-let spans = []; // of the words, in the mirror under the field
+let drawn = []; // the words as they stand in the mirror under the field
 let suggestions = new Map(); // of words, by where they start in `text`
 let facts = null;
 let threshold = 0.5;
@@ -88,20 +89,32 @@ function complain(sentence) {
 
 // Drawing: the mirror holds the same text under the field, with something behind its words.
 
+// Each word has a text node with what stands before it, and a span. Those that an edit leaves alone are left alone here
+// too, so that the browser has little to lay out again.
 function draw() {
-  const parts = [];
-  let end = 0;
-  spans = words.map(word => {
-    const span = document.createElement("span");
-    span.textContent = text.slice(word.start, word.stop);
-    parts.push(text.slice(end, word.start), span);
-    end = word.stop;
-    return span;
-  });
-  mirror.replaceChildren(...parts, `${text.slice(end)}\n`); // a last line that is empty has its height too
+  const wanted = words.map((word, n) => ({
+    before: text.slice(n ? words[n - 1].stop : 0, word.start),
+    piece: text.slice(word.start, word.stop),
+  }));
+  const isSame = (one, other) => one.before === other.before && one.piece === other.piece;
+  const most = Math.min(wanted.length, drawn.length);
+  let head = 0, tail = 0;
+  while (head < most && isSame(wanted[head], drawn[head])) head++;
+  while (tail < most - head && isSame(wanted.at(-1 - tail), drawn.at(-1 - tail))) tail++;
+  const fresh = wanted.slice(head, wanted.length - tail).map(made);
+  for (const old of drawn.splice(head, drawn.length - head - tail, ...fresh)) old.nodes.forEach(node => node.remove());
+  const after = drawn[head + fresh.length]?.nodes[0] ?? last;
+  after.before(...fresh.flatMap(part => part.nodes));
+  last.data = `${text.slice(words.at(-1)?.stop ?? 0)}\n`; // a last line that is empty has its height too
   clearTimeout(hovering);
   hovered = UNKNOWN;
   shade();
+}
+
+function made(part) {
+  const span = document.createElement("span");
+  span.textContent = part.piece;
+  return { ...part, span, nodes: [document.createTextNode(part.before), span], heat: "" };
 }
 
 const isFlagged = word => word.replaced >= threshold;
@@ -110,8 +123,11 @@ function shade() {
   const bars = new Array(BARS).fill(0);
   words.forEach((word, n) => {
     bars[Math.min(BARS - 1, Math.floor(word.replaced * BARS))]++;
-    spans[n].className = isFlagged(word) ? "flagged" : "";
-    if (isFlagged(word)) spans[n].style.setProperty("--heat", word.replaced.toFixed(2));
+    const heat = isFlagged(word) ? word.replaced.toFixed(2) : "";
+    if (heat === drawn[n].heat) return;
+    drawn[n].heat = heat;
+    drawn[n].span.classList.toggle("flagged", Boolean(heat));
+    drawn[n].span.style.setProperty("--heat", heat);
   });
   const flagged = words.filter(isFlagged).length;
   element("summary").textContent = summary(flagged);
@@ -151,18 +167,19 @@ function sayLater(wait, sentence = "") {
 // The card: opened by the pointer, by the caret, or by keys, which then belong to it.
 
 const card = new Card(take, ring);
-let openedBy = "";
+let openedBy = "", ringed = null;
 
 // Around the word that the card is of.
 function ring() {
-  const start = card.word?.start ?? -1;
-  spans.forEach((span, n) => span.classList.toggle("current", words[n]?.start === start));
+  ringed?.classList.remove("current");
+  ringed = card.word && drawn[words.findIndex(word => word.start === card.word.start)]?.span;
+  ringed?.classList.add("current");
   element("sheet").classList.toggle("choosing", card.engaged);
 }
 
 function boxOf(start, x, y) {
   const number = words.findIndex(word => word.start === start);
-  const boxes = number < 0 ? [] : [...spans[number].getClientRects()];
+  const boxes = number < 0 ? [] : [...drawn[number].span.getClientRects()];
   return boxes.find(box => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom) ?? boxes[0];
 }
 
@@ -221,7 +238,7 @@ function go(step) {
   const number = step > 0 ? ahead[0] ?? flagged[0] : ahead.at(-1) ?? flagged.at(-1);
   field.focus({ preventScroll: true });
   field.setSelectionRange(words[number].start, words[number].stop);
-  spans[number].scrollIntoView({ block: "nearest" });
+  drawn[number].span.scrollIntoView({ block: "nearest" });
   show(number, "keys");
 }
 
@@ -267,7 +284,7 @@ function hover(number, x, y) {
 field.addEventListener("pointermove", event => {
   if (event.pointerType !== "mouse" || event.buttons) return;
   const span = document.elementsFromPoint(event.clientX, event.clientY).find(found => found.parentNode === mirror);
-  hover(spans.indexOf(span), event.clientX, event.clientY);
+  hover(drawn.findIndex(part => part.span === span), event.clientX, event.clientY);
 });
 field.addEventListener("pointerleave", () => hover(NONE));
 element("card").addEventListener("pointerenter", () => clearTimeout(hovering));

@@ -28,14 +28,14 @@ export class Refusal extends Error {
 
 export async function ask(path, body, signal) {
   const headers = { ...(body && { "Content-Type": "application/json" }), ...(token && { Authorization: `Bearer ${token}` }) };
-  let answer;
+  let answer, content;
   try {
     answer = await fetch(path, { method: body ? "POST" : "GET", body: body && JSON.stringify(body), headers, signal });
+    content = await answer.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, "gone", "", 0);
   }
-  const content = await answer.json().catch(() => ({}));
   if (answer.ok) return content;
   const { code = "failed", message = "" } = content.error ?? {};
   throw new Refusal(answer.status, code, message, Number(answer.headers.get("Retry-After") ?? 0));
