@@ -5,10 +5,11 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import uvicorn
 
@@ -16,7 +17,10 @@ from elektron.page.app import create_app
 from elektron.page.doors import Doors
 from elektron.page.facts import facts_of
 from elektron.page.terms import Limits
+from elektron.score.calibration import Calibration
 from elektron.score.detector import Detector
+from elektron.score.reader import Reader
+from elektron.score.rows import replaced_logits
 from elektron.verbs.detect import detector_of
 from elektron.verbs.judges import Judges, Who, open_judges
 
@@ -52,6 +56,26 @@ def served(app: object) -> Iterator[str]:
     server.should_exit = True
     thread.join()
     door.close()
+
+
+class Slow:
+    """A discriminator that takes its time, and how often it was asked."""
+
+    def __init__(self, judges: Judges, seconds: float) -> None:
+        assert judges.discriminator is not None
+        self._say = replaced_logits(judges.discriminator, judges.tokenizer.specials)
+        self._seconds, self.calls = seconds, 0
+        self.detector = Detector(Reader(self._slowly, judges.tokenizer, 32), Calibration(), None)
+
+    def _slowly(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        self.calls += 1
+        time.sleep(self._seconds)
+        return self._say(rows)
+
+
+@pytest.fixture(scope="session")
+def slow(judges: Judges) -> Callable[[float], Slow]:
+    return lambda seconds: Slow(judges, seconds)
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +124,7 @@ def visit(browser):
         context = browser.new_context(**({"viewport": {"width": 1100, "height": 800}} | settings))
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(8000)
+        page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("console", lambda said: troubles.append(said.text) if "Content Security" in said.text else None)
         page.goto(address)

@@ -7,21 +7,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import httpx
-import numpy as np
 import pytest
 
 from conftest import sentences
 from elektron.page.app import STATIC
 from elektron.page.doors import Doors
 from elektron.page.terms import Limits
-from elektron.score.calibration import Calibration
-from elektron.score.detector import Detector
-from elektron.score.reader import Reader
-from elektron.score.rows import replaced_logits
-from elektron.verbs.judges import Judges
 
 HARD = [
     "The old cat sees a dog.",
@@ -258,43 +251,45 @@ def test_many_at_once_get_what_they_would_get_alone(client, address):
         assert [w["replaced"] for w in found] == pytest.approx([w["replaced"] for w in words], abs=1e-5)
 
 
-class Counted:
-    """What a discriminator says, slowly, and how often it was asked."""
-
-    def __init__(self, judges: Judges) -> None:
-        assert judges.discriminator is not None
-        self._say = replaced_logits(judges.discriminator, judges.tokenizer.specials)
-        self.calls = 0
-
-    def __call__(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        self.calls += 1
-        time.sleep(0.1)
-        return self._say(rows)
-
-
 async def statuses_of(address: str, texts: list[str]) -> list[httpx.Response]:
     async with httpx.AsyncClient(base_url=address, timeout=60) as client:
         return await asyncio.gather(*(client.post("/api/detect", json={"text": text}) for text in texts))
 
 
-def test_what_comes_while_the_network_is_busy_is_read_in_one_call(serve, judges):
-    say = Counted(judges)
-    address = serve(using=Detector(Reader(say, judges.tokenizer, 32), Calibration(), None))
+def test_what_comes_while_the_network_is_busy_is_read_in_one_call(serve, slow):
+    say = slow(0.1)
+    address = serve(using=say.detector)
     assert {answer.status_code for answer in asyncio.run(statuses_of(address, texts_of(30)))} == {200}
     assert say.calls < 15
     answer = httpx.post(f"{address}/api/suggest", json={"text": "the cat", "words": [4]})  # without a generator
     assert answer.json() == {"words": [{"start": 4, "stop": 7, "suggestions": []}]}
 
 
-def test_a_queue_that_is_full(serve, judges):
-    detector = Detector(Reader(Counted(judges), judges.tokenizer, 32), Calibration(), None)
-    address = serve(Limits(rate=1e6, burst=1_000_000, waiting=2), using=detector)
+def test_a_queue_that_is_full(serve, slow):
+    address = serve(Limits(rate=1e6, burst=1_000_000, waiting=2), using=slow(0.1).detector)
     answers = asyncio.run(statuses_of(address, texts_of(12)))
     assert {answer.status_code for answer in answers} == {200, 503}
     refused = next(answer for answer in answers if answer.status_code == 503)
     assert refused.json()["error"]["code"] == "busy"
     assert refused.headers["retry-after"] == "1"
     assert httpx.post(f"{address}/api/detect", json={"text": "the cat"}).status_code == 200
+
+
+def test_who_hangs_up_is_not_read_for(serve, slow):
+    say = slow(0.5)
+    address = serve(using=say.detector)
+
+    async def hang_up() -> None:
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            first = asyncio.ensure_future(client.post("/api/detect", json={"text": "the cat"}))
+            await asyncio.sleep(0.2)
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post("/api/detect", json={"text": "a dog"}, timeout=0.1)
+            assert (await first).status_code == 200
+        await asyncio.sleep(0.3)
+
+    asyncio.run(hang_up())
+    assert say.calls == 1
 
 
 def test_fifty_clients_for_two_seconds(address):

@@ -26,7 +26,7 @@ HARD = (
 
 def until(page, condition: str) -> None:
     """Playwright's own waiting evaluates strings in the page, which the page's policy forbids."""
-    for _ in range(400):
+    for _ in range(750):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(20)
@@ -115,6 +115,18 @@ def test_what_is_not_touched_keeps_its_shade(visit, address):
     kept = shaded(page)
     assert [word for word in before if word != "The"] == [word for word in kept if word != "The"]
     assert page.evaluate("document.getElementById('mirror').textContent").startswith("The big old cat")
+
+
+def test_a_slow_server_is_asked_again(visit, serve, slow):
+    """What is typed meanwhile is not lost, nor shaded by answers to something else."""
+    address = serve(using=slow(1).detector)
+    page = visit(address)
+    for piece in ("The old cat", " sees", " a dog", "."):
+        page.keyboard.type(piece)
+        page.wait_for_timeout(500)
+    _, marked = judged(address, "The old cat sees a dog.")
+    until(page, f"document.querySelectorAll('.mirror span').length === 7 && {len(marked)} > 0")
+    assert shaded(page) == marked
 
 
 def flagged_word(page, number: int = 0):

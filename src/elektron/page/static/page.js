@@ -233,8 +233,8 @@ function go(step) {
   const flagged = words.flatMap((word, n) => (isFlagged(word) ? [n] : []));
   if (!flagged.length) return;
   const { selectionStart: from, selectionEnd: to } = field;
-  const isBehind = n => (step > 0 ? words[n].start > from || (from === to && words[n].start === from) : words[n].start < from);
-  const ahead = flagged.filter(isBehind);
+  const isAfter = n => words[n].start > from || (from === to && words[n].start === from);
+  const ahead = flagged.filter(n => (step > 0 ? isAfter(n) : words[n].start < from));
   const number = step > 0 ? ahead[0] ?? flagged[0] : ahead.at(-1) ?? flagged.at(-1);
   field.focus({ preventScroll: true });
   field.setSelectionRange(words[number].start, words[number].stop);
