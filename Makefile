@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-all test-gpu lint types format clean
+.PHONY: quickstart test test-all test-gpu browser lint types format clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain
 
-test: .venv/test lint types
+test: .venv/test lint types browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a core for each, rather than all for one
 
 # Beside these the products of all choices of all objectives, in minutes.
@@ -19,6 +19,15 @@ test-all: test
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test
 	$(BIN)/pytest tests/kernels/test_*_kernel.py tests/train/test_step.py
+
+# The page is looked at in Debian's Chromium. Where it is not and cannot be had, those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || { \
+	    if [ "$$(id -u)" != 0 ]; then why='not root'; \
+	    elif ! command -v apt-get >/dev/null; then why='no apt-get'; \
+	    elif { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+	        chromium fonts-liberation; } >/dev/null 2>&1; then why=; else why='apt-get failed'; fi; \
+	    [ -z "$$why" ] || echo "no chromium ($$why): the tests in a browser are skipped"; }
 
 lint: .venv/test
 	$(BIN)/ruff check .

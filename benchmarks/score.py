@@ -72,7 +72,7 @@ def main() -> None:
     if device.type == "cpu":
         keep_freed_memory()
     texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()][: options.lines]
-    reader = open_judges(Who(model=str(options.model), lead="")).detector()
+    reader = open_judges(Who(model=str(options.model), lead="")).reader("detection")
 
     def ours() -> list[np.ndarray]:
         return [reading.said for reading in reader.read(texts)]

@@ -27,7 +27,7 @@ LAYERS = [
     {"model"},
     {"objectives"},
     {"train", "tasks", "score"},
-    {"interop"},
+    {"interop", "page"},
     {"verbs"},
     {"cli"},
 ]

@@ -12,6 +12,7 @@ VERBS = {
     "compare": "several objectives with one budget: a table and a plot",
     "finetune": "teach an encoder a task and tell how well it does",
     "detect": "how likely each word of a text was replaced",
+    "page": "a web page to type on that marks words which look replaced",
     "score": "one number for each sentence; minimal pairs; lists of hypotheses",
     "calibrate": "how far the probabilities of detect can be trusted, and mend them",
     "export": "write a run as Hugging Face folders",

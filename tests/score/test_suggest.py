@@ -10,6 +10,7 @@ from elektron.model.heads import Generator
 from elektron.score.reader import Reading
 from elektron.score.suggest import Suggester
 from elektron.score.words import words_of
+from elektron.verbs.judges import Who, open_judges
 
 SHAPE = EncoderConfig(layers=1, width=16, heads=2, feedforward_width=32, embedding_width=16, positions=12)
 
@@ -35,7 +36,7 @@ def test_whole_words_as_people_write_them(kind, request):
     liked = [token for token, name in enumerate(tokens.tokens(range(tokens.vocab_size))) if "at" in name or "e" in name]
     reading = read(tokens, "The cat SEES a fish")
     words = words_of(reading)
-    found = Suggester(Fixed(tokens, [*tokens.specials, *liked]), tokens, 3).suggest(reading, words)
+    found = Suggester(Fixed(tokens, [*tokens.specials, *liked]), tokens).suggest([(reading, w) for w in words], 3)
     assert [len(better) for better in found] == [3] * len(words)
     for word, better in zip(words, found, strict=True):
         text = reading.text[word.start : word.stop]
@@ -55,7 +56,8 @@ def test_punctuation_for_punctuation(small_tokenizer):
     word, _, mark = words_of(reading)
     names = small_tokenizer.spelled(range(small_tokenizer.vocab_size))
     order = [names.index("cat"), names.index("."), names.index("dog")]
-    of_word, of_mark = Suggester(Fixed(small_tokenizer, order), small_tokenizer, 1).suggest(reading, [word, mark])
+    suggester = Suggester(Fixed(small_tokenizer, order), small_tokenizer)
+    of_word, of_mark = suggester.suggest([(reading, word), (reading, mark)], 1)
     assert of_word[0].text == "cat"
     assert all(not suggestion.text.isalnum() for suggestion in of_mark)
 
@@ -64,7 +66,7 @@ def test_a_long_text_is_cut_around_the_word(small_tokenizer):
     """The network reads no more than it can, and the mask is there wherever the word is."""
     reading = read(small_tokenizer, "the cat sees a dog and the bird hears the old king " * 3)
     words = words_of(reading)
-    suggester = Suggester(Fixed(small_tokenizer, list(range(5, 60))), small_tokenizer, 2)
+    suggester = Suggester(Fixed(small_tokenizer, list(range(5, 60))), small_tokenizer)
     for word in words:
         row = suggester._row(reading, word)
         assert len(row) == SHAPE.positions - 2
@@ -73,5 +75,21 @@ def test_a_long_text_is_cut_around_the_word(small_tokenizer):
         after = row[place + 1 :]
         assert after.tolist() == reading.pieces.ids[word.last :][: len(after)].tolist()
         assert min(place, len(after)) >= 4 or word in (*words[:4], *words[-4:])
-    assert all(len(better) == 2 for better in suggester.suggest(reading, words))
-    assert suggester.suggest(reading, []) == []
+    assert all(len(better) == 2 for better in suggester.suggest([(reading, word) for word in words], 2))
+    assert suggester.suggest([], 2) == []
+    (cut,) = suggester.split([reading.text])
+    assert cut.pieces.ids.tolist() == reading.pieces.ids.tolist()
+
+
+def test_short_texts_are_led_in(untaught):
+    """As the generator says of the lead's end and the text together; long ones are not."""
+    judges = open_judges(Who(model=str(untaught)))
+    assert judges.generator is not None
+    lead, tokens = "the old queen finds a river", judges.tokenizer
+    texts = ["the cat sees a dog", "the cat sees a dog " * 5, "the cat sees a dog " * 9]
+    led, plain = (Suggester(judges.generator, tokens, how) for how in (lead, ""))
+    for text, before in zip(texts, (6, 5, 0), strict=True):
+        reading, whole = read(tokens, text), read(tokens, " ".join([*lead.split()[6 - before :], text]))
+        asked = [(reading, words_of(reading)[2])]
+        assert led.suggest(asked, 3) == plain.suggest([(whole, words_of(whole)[before + 2])], 3)
+        assert (led.suggest(asked, 3) == plain.suggest(asked, 3)) == (before == 0)

@@ -21,13 +21,13 @@ from elektron.tasks import tagging
 from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
 from elektron.tasks.results import markdown
 from elektron.train.charts import COLOURS, Curve, chart, page
-from elektron.verbs.judges import AUTO, Judges, Who, open_judges
+from elektron.verbs.judges import AUTO, Judges, Reading, Who, open_judges
 
 _CORRECT, _INCORRECT = "c", "i"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Who):
+class Config(Reading):
     """elektron calibrate"""
 
     dev: str = ""
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> None:
     if not config.dev:
         raise ValueError("--dev FILE: text with its errors marked, to fit on")
     console = Console(highlight=False, soft_wrap=True)
-    judges = open_judges(config)
+    who = Who(model=config.model, length=config.length, lead=config.lead, device=config.device, calibrated=False)
+    judges = open_judges(who)
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
     sentences = {split: _sentences(Path(path)) for split, path in files.items()}
     fitted, words = _best(judges, ("", LEAD) if config.lead == AUTO else (config.lead,), sentences, console)
@@ -85,7 +86,7 @@ def _best(
     """The lead that fits the first of the files best, what is fitted with it, and what is said of all words."""
     found = []
     for lead in leads:
-        reader = judges._replace(lead=lead).detector()
+        reader = judges._replace(lead=lead).reader("detection")
         words = {split: _read(some, reader) for split, some in sentences.items()}
         fitted = replace(fit(*words["dev"]), lead=lead)
         loss = log_loss(fitted.probabilities(words["dev"].logits), words["dev"].true)

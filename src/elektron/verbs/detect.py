@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from elektron.config import parse
 from elektron.data.files import write_parts
-from elektron.score.calibration import Calibration
+from elektron.score.detector import Detector
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, keep_bytes, lines
 from elektron.score.reader import GATHERED
-from elektron.score.suggest import Suggester, Suggestion
-from elektron.score.words import Word, words_of
-from elektron.verbs.judges import AUTO, Asked, Judges, open_judges
+from elektron.score.suggest import Suggestion
+from elektron.score.words import Word
+from elektron.verbs.judges import Asked, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -30,8 +30,6 @@ class Config(Asked):
     """How many it suggests for a word; 0: none."""
     threshold: float = -1.0
     """How likely a word was replaced for it to be marked; if negative, as calibrated, or 0.5."""
-    calibrated: bool = True
-    """Use what `elektron calibrate` left beside the model, if it did."""
     json: bool = False
     """Print a JSON object for each line, with all its words."""
     html: str = ""
@@ -48,7 +46,7 @@ class Config(Asked):
             raise ValueError("one of --json and --html")
 
 
-class Judged(NamedTuple):
+class Marked(NamedTuple):
     """A line, its words, and what would be better in the place of those that are marked."""
 
     line: Line
@@ -58,16 +56,14 @@ class Judged(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron detect", __doc__ or "", first="files")
-    judges = open_judges(config)
-    if not config.calibrated:
-        judges = judges._replace(calibration=Calibration(), lead="" if config.lead == AUTO else config.lead)
+    detector = open_judges(config).detector(suggests=bool(config.suggest))
     if config.threshold < 0:
-        config = replace(config, threshold=judges.calibration.threshold)
+        config = replace(config, threshold=detector.calibration.threshold)
     words = marked = 0
 
-    def counted() -> Iterator[Judged]:
+    def counted() -> Iterator[Marked]:
         nonlocal words, marked
-        for found in _judged(config, judges):
+        for found in _marked(config, detector):
             words += len(found.words)
             marked += sum(word.replaced >= config.threshold for word in found.words)
             yield found
@@ -82,12 +78,8 @@ def main(arguments: Sequence[str]) -> None:
         print(f"page: {config.html}", file=sys.stderr)
 
 
-def _judged(config: Config, judges: Judges) -> Iterator[Judged]:
+def _marked(config: Config, detector: Detector) -> Iterator[Marked]:
     """Line by line; from a keyboard, each as soon as it is there."""
-    reader = judges.detector()
-    suggester = None
-    if judges.generator is not None and config.suggest:
-        suggester = Suggester(judges.generator, judges.tokenizer, config.suggest)
     waiting: deque[Line] = deque()
 
     def texts() -> Iterator[str]:
@@ -95,17 +87,16 @@ def _judged(config: Config, judges: Judges) -> Iterator[Judged]:
             waiting.append(line)
             yield line.text
 
-    for reading in reader.read(texts(), 0 if sys.stdin.isatty() else GATHERED):
-        words = words_of(reading, judges.calibration)
+    for reading, words in detector.judge(texts(), 0 if sys.stdin.isatty() else GATHERED):
         better: list[list[Suggestion]] = [[] for _ in words]
-        if suggester:
-            marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]
-            for n, suggestions in zip(marked, suggester.suggest(reading, [words[n] for n in marked]), strict=True):
-                better[n] = suggestions
-        yield Judged(waiting.popleft(), words, better)
+        marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]
+        suggestions = detector.suggest([(reading, words[n]) for n in marked], config.suggest)
+        for n, others in zip(marked, suggestions, strict=True):
+            better[n] = others
+        yield Marked(waiting.popleft(), words, better)
 
 
-def _print(config: Config, judged: Iterator[Judged]) -> None:
+def _print(config: Config, judged: Iterator[Marked]) -> None:
     keep_bytes(sys.stdout)
     is_live = sys.stdout.isatty()
     in_colour = config.color == "always" or (config.color == "auto" and is_live)
@@ -117,7 +108,7 @@ def _print(config: Config, judged: Iterator[Judged]) -> None:
         print(marked(found, config.threshold), end=found.line.end, flush=is_live)
 
 
-def _json(found: Judged) -> str:
+def _json(found: Marked) -> str:
     text, _, record = found.line
     words = [_described(text, *pair) for pair in zip(found.words, found.suggestions, strict=True)]
     content = {**record, **({} if record else {"text": text}), "words": words}
@@ -133,7 +124,7 @@ def _described(text: str, word: Word, better: list[Suggestion]) -> dict[str, Any
     return told | ({"suggestions": [[other.text, round(other.probability, 6)] for other in better]} if better else {})
 
 
-def _coloured(found: Judged, threshold: float) -> str:
+def _coloured(found: Marked, threshold: float) -> str:
     """The text itself, with red behind the words that are marked; below it, what would be better."""
 
     def reddened(piece: str, word: Word, _: list[Suggestion]) -> str:
@@ -147,7 +138,7 @@ def _coloured(found: Judged, threshold: float) -> str:
     return _woven(found, threshold, reddened) + "".join(below)
 
 
-def _bracketed(found: Judged, threshold: float) -> str:
+def _bracketed(found: Marked, threshold: float) -> str:
     return _woven(found, threshold, lambda piece, word, better: f"[{piece} {_told(word, better)}]")
 
 
@@ -156,7 +147,7 @@ def _told(word: Word, better: list[Suggestion]) -> str:
     return f"{100 * word.replaced:.0f}%{others}"
 
 
-def _woven(found: Judged, threshold: float, marked: Callable[[str, Word, list[Suggestion]], str]) -> str:
+def _woven(found: Marked, threshold: float, marked: Callable[[str, Word, list[Suggestion]], str]) -> str:
     """The text with its marked words otherwise."""
     text, parts, end = found.line.text, [], 0
     for word, better in zip(found.words, found.suggestions, strict=True):

@@ -12,9 +12,11 @@ from elektron.model.heads import Discriminator, Generator
 from elektron.model.weights import lower
 from elektron.score import calibration
 from elektron.score.calibration import Calibration
+from elektron.score.detector import Detector
 from elektron.score.reader import Reader
 from elektron.score.rows import Say, masked_log_probabilities, replaced_logits
 from elektron.score.sentences import Way
+from elektron.score.suggest import Suggester
 from elektron.train.device import DeviceName, choose_device, precision
 from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_run
 
@@ -25,14 +27,12 @@ _MASKED_LM = "ElectraForMaskedLM"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Who:
-    """Who is asked."""
+class Reading:
+    """Who reads, and how."""
 
     model: str = ""
     """A run, an exported folder or the Hugging Face folder of an ELECTRA; if empty, the small English one that comes
     with Elektron."""
-    generator: str = ""
-    """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
     length: int = 0
     """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
     lead: str = AUTO
@@ -40,6 +40,16 @@ class Who:
     full rows see little in short ones; auto: what was calibrated with, or nothing."""
     device: DeviceName = "auto"
     """auto: a GPU if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Who(Reading):
+    """Who is asked."""
+
+    generator: str = ""
+    """The Hugging Face folder of a generator, to suggest words or to name masked ones; the model's own if empty."""
+    calibrated: bool = True
+    """Use what `elektron calibrate` left beside the model, if it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +81,16 @@ class Judges(NamedTuple):
     calibration: Calibration = Calibration()
     """What was fitted for it and the lead, if it was."""
 
-    def detector(self) -> Reader:
-        """Reads which words were replaced."""
-        if self.gives_energies:
+    def detector(self, suggests: bool) -> Detector:
+        """Tells which words were replaced and, if it `suggests` and has a generator, what would be better."""
+        suggester = Suggester(self.generator, self.tokenizer, self.lead) if suggests and self.generator else None
+        return Detector(self.reader("detection"), self.calibration, suggester)
+
+    def reader(self, way: Way) -> Reader:
+        if self.gives_energies and way == "detection":
             raise ValueError(
                 f"{self.home}: electric's discriminator tells how likely words are, not which were replaced"
             )
-        return self.reader("detection")
-
-    def reader(self, way: Way) -> Reader:
         specials, network = self.tokenizer.specials, self.generator if way == "masked" else self.discriminator
         if network is None:
             lacking = "generator: name one with --generator" if way == "masked" else "discriminator, only a masked LM"
@@ -105,7 +116,7 @@ def open_judges(who: Who) -> Judges:
     for network in found[:2]:
         if network is not None:
             lower(network.eval().to(place), precision(place))
-    fitted = calibration.load(found.home) or Calibration()
+    fitted = (calibration.load(found.home) if who.calibrated else None) or Calibration()
     lead = fitted.lead if who.lead == AUTO else who.lead
     return found._replace(length=who.length, lead=lead, calibration=fitted if lead == fitted.lead else Calibration())
 

@@ -64,8 +64,6 @@ class Scorer:
 
     def __init__(self, judges: Judges, config: Config) -> None:
         self.way: Way = _way(judges) if config.by == "auto" else config.by
-        if judges.gives_energies and self.way == "detection":
-            raise ValueError(f"{config.model}: electric's discriminator gives energies: --by energy")
         self._reader = judges.reader(self.way)
         self._total: Total = config.total
 
