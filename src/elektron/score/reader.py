@@ -19,10 +19,11 @@ from elektron.score.rows import ENDS, Row, Say
 GATHERED = 1 << 18
 """Characters of the texts that are gathered, if not of one alone: enough to find rows of like length, and no more."""
 LEAD = (
-    "It was a cold evening in the middle of winter. The streets were empty, and most of the people had gone home. A "
-    "light was still burning in one of the windows. Nobody knew who lived there, or why he stayed awake so late."
+    "We were talking about this the other day. He thinks that it is easy, and I think that it is not. You can see it in "
+    "many places, and there are several reasons why it happens. Some of them are well known; others have to be found "
+    "out. What she told us was new to me."
 )
-"""For English. What it says does not matter; that somebody could have written it does."""
+"""For English. That anybody could have written it matters more than what it says."""
 _STAND_IN = "\ufffd"
 """What is read where there is half a character, or a byte that is none: one for one, so that places stay."""
 
