@@ -21,8 +21,11 @@ def test_passes_are_what_evaluation_is_made_of(data):
         assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts]))
     for name in ("corrupted", "positions", "replaced"):
         assert torch.equal(getattr(whole.outcome, name), torch.cat([getattr(part.outcome, name) for part in parts]))
-    assert not whole.outcome.scores.requires_grad
+    scores, replaced = whole.outcome.scores, whole.outcome.replaced
+    assert scores is not None
+    assert replaced is not None
+    assert not scores.requires_grad
     found = evaluate(model, held_batches(data, 20, 10, 3), CPU)
-    assert found["replaced_rate"] == pytest.approx(float(whole.outcome.replaced.float().mean()))
-    auc = area_under_curve(whole.outcome.scores.flatten(), whole.outcome.replaced.flatten())
+    assert found["replaced_rate"] == pytest.approx(float(replaced.float().mean()))
+    auc = area_under_curve(scores.flatten(), replaced.flatten())
     assert found["detection_auc"] == pytest.approx(auc, abs=1e-9)
