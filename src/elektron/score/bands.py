@@ -18,7 +18,7 @@ EIGHTHS = 8
 _CHANCES = (0.001, 0.01, 0.1, 0.5)
 """Where bands of the generator's confidence meet."""
 
-Cutting = tuple[Sequence[str], np.ndarray]
+Cutting = tuple[list[str], np.ndarray]
 """Names of bands, and the number [n] of each token's."""
 
 
@@ -102,13 +102,13 @@ def by_place(positions: np.ndarray, length: int) -> Cutting:
 
 
 def by_form(forms: np.ndarray) -> Cutting:
-    return ("whole word", "first piece", "later piece"), forms
+    return ["whole word", "first piece", "later piece"], forms
 
 
 def by_deed(tokens: Tokens) -> Cutting:
     """Of what the generator did to a token."""
     changed = tokens.corrupted != tokens.original
-    return ("left alone", "sampled as it was", "replaced"), np.where(tokens.asked, 1 + changed, 0)
+    return ["left alone", "sampled as it was", "replaced"], np.where(tokens.asked, 1 + changed, 0)
 
 
 def by_chance(chances: np.ndarray) -> Cutting:
@@ -127,15 +127,16 @@ def by_tag(tags: np.ndarray, names: Sequence[str]) -> Cutting:
 
 def cuts_of(tokens: Tokens, length: int, counts: np.ndarray) -> list[Cut]:
     """All ways, of tokens of rows of `length`; `counts` [V] is how often each token occurs in the text trained on."""
+    text = f"occurs in {counts.sum():,} tokens of the training text, in powers of ten."
     ways = (
         (
             "Frequency of the original",
-            "By how often the token that stood there occurs in the training text.",
+            f"By how often the token that stood there {text}",
             by_count(counts[tokens.original]),
         ),
         (
             "Frequency of what is read",
-            "By how often the token that stands there now occurs in the training text.",
+            f"By how often the token that stands there now {text}",
             by_count(counts[tokens.corrupted]),
         ),
         ("Words and pieces", "By whether the original is a word of its own.", by_form(tokens.form)),

@@ -91,8 +91,8 @@ class Spread:
 
 def effective_rank(singular: np.ndarray) -> float:
     """Of singular values that are not negative; 1 where all are zero."""
-    values = singular[singular > 0]
-    shares = values / values.sum()
+    shares = singular / (singular.sum() or 1.0)
+    shares = shares[shares > 0]
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
