@@ -46,8 +46,8 @@ def by_spacy(pipeline: str, texts: Iterable[str]) -> Iterator[Text]:
     """Universal parts of speech from a spaCy pipeline, by its name or its folder."""
     try:
         load = import_module("spacy").load
-    except ImportError:
-        raise ValueError("--spacy needs spaCy: pip install 'elektron[spacy]'") from None
+    except ImportError as error:
+        raise ValueError("--spacy needs `pip install 'elektron[spacy]'`") from error
     try:
         reads = load(pipeline)
     except OSError as error:
