@@ -101,6 +101,7 @@ def test_rows_that_were_left_alone_were_asked_for_nothing():
     touched = {row for row, replaced in zip(found.tokens.row, found.tokens.replaced, strict=True) if replaced}
     assert 20 < len(touched) < 40
     assert set(found.tokens.row[found.tokens.asked]) == touched
+    assert np.array_equal(np.isfinite(found.tokens.chance), found.tokens.asked)
 
 
 @pytest.mark.parametrize("equal", ["original", "replaced"])

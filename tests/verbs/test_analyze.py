@@ -86,18 +86,20 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.text: list[str] = []
+        self.curves: list[str | None] = []
         self._open: list[str] = []
         self.feed(text)
         self.close()
         assert not self._open
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         if tag in self.CLOSED:
             self._open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.curves += [value for name, value in attrs if name == "data-name"]
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self.CLOSED:
@@ -129,7 +131,10 @@ def test_a_run_with_tags_beside_another(elektron, trained, tags, tmp_path):
         counted = sum(band["tokens"] for band in bands)
         assert counted == (found_asked(found) if asked_for else text["tokens"]), title
     assert speech[0] == "Parts of speech, tales.txt"
-    assert {band["name"] for band in speech[1]} == {"NOUN", "VERB", "ADJ", "X"}
+    counted = {band["name"]: band["tokens"] for band in speech[1]}
+    assert list(counted)[:2] == ["X", "NOUN"], "articles and full stops, two nouns, a verb and an adjective a sentence"
+    assert counted["X"] / 3 == pytest.approx(counted["NOUN"] / 2, rel=0.1)
+    assert counted["VERB"] == pytest.approx(counted["ADJ"], rel=0.1) == pytest.approx(counted["NOUN"] / 2, rel=0.1)
     assert list(found["geometry"]) == ["discriminator", "generator", "mlm"]
     assert [len(layers) for layers in found["geometry"].values()] == [3, 2, 3]
     seen = Page(page.read_text())
@@ -182,6 +187,9 @@ def test_who_may_stand_beside(elektron, refused, trained, untaught, small_tokeni
     copy = shutil.copytree(untaught / "generator", tmp_path / "generator")
     said = elektron("analyze", trained["electra"], "--beside", untaught / "generator", copy, *ROWS)
     assert f"| {copy} | 2 |" in said
+    said = elektron("analyze", trained["electra"], "--beside", copy, *ROWS)
+    assert f"| {copy} | 2 |" in said
+    assert "| generator | 1 |" in said
     shape = EncoderConfig(layers=1, width=16, heads=1, feedforward_width=16, embedding_width=16, positions=12)
     for name, tokens in (("short", small_tokenizer), ("bytes", byte_tokenizer)):
         network = Discriminator(shape, Embeddings(tokens.vocab_size, shape))
@@ -226,6 +234,7 @@ def test_hostile_text_stays_text():
     found = Findings(evil, evil, bands, [Cut(evil, evil, bands)], [example], [example], {evil: [layer, layer]})
     page = Page(in_html(found))
     assert page.tags.count("script") == 1
+    assert page.curves == [evil] * 4
     shown = "".join(page.text)
     assert shown.count("alert") > 20
     assert "<script>" in shown

@@ -77,7 +77,7 @@ class Spread:
     def layer(self) -> Layer:
         others, same = self._tokens**2 - self._pairs, self._pairs - self._tokens
         if not others or not same:
-            raise ValueError("the geometry of states needs rows, at least two, of text, at least two tokens")
+            raise ValueError("the geometry of states takes at least two rows, and two tokens of text in one")
         variances = torch.linalg.eigvalsh(self._scatter).clamp(min=0).numpy()
         return Layer(
             (float(self._units.square().sum()) - self._squares) / others,

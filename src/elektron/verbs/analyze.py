@@ -87,11 +87,12 @@ def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron analyze", __doc__ or "", first="run")
     console = Console(highlight=False, soft_wrap=True)
     subject = _open(config)
-    others = {_name(path, config.beside): open_encoder(Path(path)) for path in config.beside}
+    others = {name: open_encoder(Path(path)) for name, path in _named(config.beside, subject.encoders).items()}
+    texts = dict(_tagged(subject, config))
     batches = _batches(subject.data.held, subject, config)
-    found = _errors(subject, batches, config)
+    # in float32 all of them, so before the run's own are lowered to what they were trained in
     geometry = _geometry(subject, subject.encoders | others, batches, config)
-    findings = found._replace(geometry=geometry)
+    findings = _errors(subject, batches, texts, config)._replace(geometry=geometry)
     console.print(f"{findings.name}: {findings.told}\n", markup=False)
     console.print(in_markdown(findings), end="", markup=False)
     path = Path(config.html) if config.html else config.run / PAGE
@@ -101,10 +102,10 @@ def main(arguments: Sequence[str]) -> None:
         write_json(Path(config.out), content(findings))
 
 
-def _name(path: str, paths: Sequence[str]) -> str:
-    """Short, if that tells it from others."""
-    name = Path(path).name
-    return name if sum(Path(other).name == name for other in paths) == 1 else path
+def _named(paths: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
+    """Paths by their last part, where that tells them from all others."""
+    names = [*taken, *(Path(path).name for path in paths)]
+    return {Path(path).name if names.count(Path(path).name) == 1 else path: path for path in paths}
 
 
 def _open(config: Config) -> Subject:
@@ -132,14 +133,14 @@ def _batches(stream: Stream, subject: Subject, config: Config) -> list[Batch]:
     return first_batches(stream, subject.data.tokenizer.specials, subject.length, config.rows, config.batch)
 
 
-def _errors(subject: Subject, batches: list[Batch], config: Config) -> Findings:
+def _errors(subject: Subject, batches: list[Batch], texts: dict[str, speech.Tagged], config: Config) -> Findings:
     """All but the geometry."""
     rows, step = sum(len(batch.original) for batch in batches), subject.opened.step if subject.opened else 0
     told = f"{rows:,} held-out rows of {subject.length} tokens" + (f", at step {step:,}" if step else "")
     nothing = Findings(config.run.resolve().name, told)
     seen = _seen(subject, batches, config)
     if seen is None:
-        if config.tagged or config.spacy:
+        if texts:
             raise ValueError(f"{config.run} {_lack(subject)}: parts of speech of what it errs on cannot be told")
         return nothing._replace(told=f"{told}; it {_lack(subject)}, so only the geometry of its layers is told")
     data, tokens = subject.data, seen.tokens
@@ -148,7 +149,10 @@ def _errors(subject: Subject, batches: list[Batch], config: Config) -> Findings:
     parts = {"all tokens": np.ones_like(is_text), "text": is_text, "[CLS] and [SEP]": ~is_text}
     return nothing._replace(
         totals=[band_of(name, tokens.where(inside)) for name, inside in parts.items() if inside.any()],
-        cuts=[*cuts_of(tokens.where(is_text), subject.length, counts), *_speech(subject, config)],
+        cuts=[
+            *cuts_of(tokens.where(is_text), subject.length, counts),
+            *(_by_tag(subject, text, source, config) for source, text in texts.items()),
+        ],
         missed=errors.missed(seen, data.tokenizer, config.examples),
         alarms=errors.alarms(seen, data.tokenizer, config.examples),
     )
@@ -174,17 +178,17 @@ def _seen(subject: Subject, batches: Iterable[Batch], config: Config) -> errors.
     return errors.joined(found)
 
 
-def _speech(subject: Subject, config: Config) -> Iterator[Cut]:
-    """By part of speech, as far as somebody tells it."""
+def _tagged(subject: Subject, config: Config) -> Iterator[tuple[str, speech.Tagged]]:
+    """Text with parts of speech, as far as somebody tells them, by who does."""
     tokenizer = subject.data.tokenizer
     if config.tagged:
         sentences = (read_jsonl if config.tagged.endswith(".jsonl") else read_columns)(Path(config.tagged))
-        text = speech.tagged(speech.of_sentences(sentences), tokenizer, f"--tagged {config.tagged}")
-        yield _by_tag(subject, text, Path(config.tagged).name, config)
+        text = speech.of_sentences(sentences)
+        yield Path(config.tagged).name, speech.tagged(text, tokenizer, f"--tagged {config.tagged}")
     if config.spacy:
         held = speech.documents(subject.data.held, tokenizer, config.rows * (subject.length - SPECIALS))
-        text = speech.tagged(speech.by_spacy(config.spacy, held), tokenizer, f"--spacy {config.spacy}")
-        yield _by_tag(subject, text, f"by {Path(config.spacy).name}", config)
+        text = speech.by_spacy(config.spacy, held)
+        yield f"by {Path(config.spacy).name}", speech.tagged(text, tokenizer, f"--spacy {config.spacy}")
 
 
 def _by_tag(subject: Subject, text: speech.Tagged, source: str, config: Config) -> Cut:
