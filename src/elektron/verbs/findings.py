@@ -180,8 +180,8 @@ def _in_place(one: Example) -> str:
 
 def _shape(geometry: Mapping[str, Sequence[Layer]]) -> str:
     shown = (
-        ("Anisotropy (mean cosine of tokens of different rows)", lambda layer: layer.anisotropy),
-        ("Mean cosine of tokens of one row", lambda layer: layer.within),
+        ("Anisotropy (mean cosine between rows)", lambda layer: layer.anisotropy),
+        ("Mean cosine within rows", lambda layer: layer.within),
         ("Effective rank (share of the width)", lambda layer: layer.rank / layer.width),
         ("First component (share of the variance)", lambda layer: layer.first),
     )
