@@ -9,6 +9,7 @@ VERBS = {
     "prepare": "turn text into shards of tokens",
     "pretrain": "train an encoder: from shards, or from text directly",
     "evaluate": "held-out metrics of a run or an exported folder",
+    "analyze": "where a discriminator errs, and the geometry of its layers: one HTML page",
     "compare": "several objectives with one budget: a table and a plot",
     "finetune": "teach an encoder a task and tell how well it does",
     "detect": "how likely each word of a text was replaced",

@@ -31,7 +31,7 @@ def make_stream(folder, parts: list[tuple[list[int], list[int]]]) -> Stream:
             shards.write_shard(path, np.array(tokens), np.array(ends, np.int64), len(tokens), Vocabulary(), b"x" * 16)
         )
     index = Index(1, 1000, "", {}, 0.0, sum(s.tokens for s in made), 0, 0, 0, tuple(made))
-    return Stream(folder, index, "train")
+    return shards.open_stream(folder, index, "train")
 
 
 @st.composite

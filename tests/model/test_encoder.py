@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
+from elektron.interop.huggingface import load_encoder
 from elektron.kernels.counters import row_keys
 from elektron.model.cost import encoder_flops
 from elektron.model.encoder import Embeddings, Encoder, EncoderConfig
@@ -42,6 +44,22 @@ def test_padding_is_not_seen():
     assert torch.equal(first, second)
     short = encoder(tokens[:, :8], segments[:, :8])
     assert torch.allclose(first, short, atol=1e-6)
+
+
+def test_states_are_those_of_transformers(untaught, small_tokenizer):
+    """Of the embeddings and of every layer, padding included in the row but not seen; the last is what comes out."""
+    theirs = transformers.ElectraModel.from_pretrained(untaught / "discriminator").eval()
+    ours = load_encoder(untaught / "discriminator").eval()
+    tokens = torch.randint(5, small_tokenizer.vocab_size, (3, 12))
+    segments, mask = (torch.arange(12) > 5).long().repeat(3, 1), torch.ones_like(tokens)
+    mask[:, 9:] = 0
+    with torch.no_grad():
+        expected = theirs(tokens, mask, segments, output_hidden_states=True).hidden_states
+        found = ours.states(tokens, segments, mask)
+        assert torch.equal(found[-1], ours(tokens, segments, mask))
+    assert len(found) == len(expected) == 3
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one[:, :9], other[:, :9], atol=1e-4)
 
 
 @pytest.mark.parametrize("with_mask", [False, True])

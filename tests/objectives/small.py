@@ -15,7 +15,7 @@ from elektron.model.initial import initialise
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Objective, ObjectiveConfig, Outcome
 from elektron.objectives.table import build
-from elektron.train.evaluate import area_under_curve
+from elektron.tasks.metrics import area_under_curve
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.step import update
 from reference import electra as reference

@@ -17,6 +17,8 @@ from elektron.tasks.metrics import (
     EntityScores,
     Thresholds,
     accuracy,
+    area_interval,
+    area_under_curve,
     average_precision,
     best_detection_threshold,
     best_threshold,
@@ -33,7 +35,9 @@ from elektron.tasks.metrics import (
     squad_scores,
     token_accuracy,
 )
+from reference import electra
 
+scored = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.1, 3.0]), st.booleans()), min_size=1, max_size=40)
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries warn of every tag and ratio that is out of the way
 
 
@@ -535,3 +539,45 @@ def test_an_answer_of_articles_alone_is_still_an_answer_where_there_is_none():
     no_answer = {"q": 0.1, "r": 0.2}
     assert best_threshold({"q": "the", "r": "cat"}, answers, no_answer) == Thresholds(0.5, 0.0, 0.5, 0.0)
     assert best_threshold({"q": "", "r": "cat"}, answers, no_answer) == Thresholds(1.0, 0.2, 1.0, 0.2)
+
+
+@given(scored)
+def test_auc_is_the_share_of_pairs(pairs):
+    scores, labels = (list(column) for column in zip(*pairs, strict=True))
+    found = area_under_curve(scores, labels)
+    if len(set(labels)) < 2:
+        assert found is None
+    else:
+        assert found == pytest.approx(electra.area_under_curve(scores, labels))
+        assert found == pytest.approx(sklearn.roc_auc_score(labels, scores))
+
+
+def test_auc_of_many_scores():
+    draw = np.random.default_rng(0)
+    labels = draw.random(50000) < 0.1
+    scores = draw.normal(size=50000) + labels * 0.7
+    assert area_under_curve(scores, labels) == pytest.approx(sklearn.roc_auc_score(labels, scores), abs=1e-9)
+
+
+@given(scored)
+def test_the_interval_of_an_auc_is_delong_s(pairs):
+    """By the definition: how far the wins of each positive over all negatives vary, and those of each negative."""
+    ones, zeros = ([score for score, label in pairs if label is kind] for kind in (True, False))
+    low, high = area_interval(*zip(*pairs, strict=True))
+    if min(len(ones), len(zeros)) < 2:
+        assert (low, high) == (0.0, 1.0)
+        return
+    wins = np.array([[(a > b) + (a == b) / 2 for b in zeros] for a in ones])
+    variance = np.var(wins.mean(1), ddof=1) / len(ones) + np.var(wins.mean(0), ddof=1) / len(zeros)
+    spread = 1.959963984540054 * np.sqrt(variance)
+    assert (low, high) == pytest.approx((max(0, wins.mean() - spread), min(1, wins.mean() + spread)), abs=1e-9)
+
+
+def test_the_interval_of_an_auc_holds_it_19_times_in_20():
+    draw, truth = np.random.default_rng(1), stats.norm.cdf(1 / np.sqrt(2))
+    held = 0
+    for _ in range(400):
+        labels = np.arange(120) < 40
+        low, high = area_interval(draw.normal(size=120) + labels, labels)
+        held += low <= truth <= high
+    assert 0.91 <= held / 400 <= 0.98

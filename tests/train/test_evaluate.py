@@ -1,28 +1,31 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
-from elektron.train.evaluate import area_under_curve
-from reference import electra
+from elektron.objectives.lexicon import lexicon_of
+from elektron.objectives.objective import ObjectiveConfig
+from elektron.tasks.metrics import area_under_curve
+from elektron.train.evaluate import evaluate, passes
+from elektron.train.loop import held_batches
+from objectives.small import make_model
 
-scored = st.lists(st.tuples(st.sampled_from([-2.0, -0.5, 0.0, 0.1, 3.0]), st.booleans()), min_size=1, max_size=40)
-
-
-@given(scored)
-def test_auc_is_the_share_of_pairs(pairs):
-    scores, labels = (list(column) for column in zip(*pairs, strict=True))
-    found = area_under_curve(torch.tensor(scores), torch.tensor(labels))
-    if len(set(labels)) < 2:
-        assert found is None
-    else:
-        assert found == pytest.approx(electra.area_under_curve(scores, labels))
-        assert found == pytest.approx(roc_auc_score(labels, scores))
+CPU = torch.device("cpu")
 
 
-def test_auc_of_many_scores():
-    torch.manual_seed(0)
-    scores, labels = torch.randn(50000), torch.rand(50000) < 0.1
-    found = area_under_curve(scores + labels * 0.7, labels)
-    assert found == pytest.approx(roc_auc_score(labels.numpy(), (scores + labels * 0.7).numpy()), abs=1e-9)
+def test_passes_are_what_evaluation_is_made_of(data):
+    """Rows, noise and outcomes do not depend on how many rows go together, and add up to its metrics."""
+    model = make_model(ObjectiveConfig(mask_rate=0.3), lexicon=lexicon_of(data.tokenizer)).train()
+    (whole,), parts = (list(passes(model, held_batches(data, 20, 10, size), CPU)) for size in (10, 3))
+    assert model.training
+    assert len(parts) == 4
+    for name in ("original", "segments", "keys"):
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts]))
+    for name in ("corrupted", "positions", "replaced"):
+        assert torch.equal(getattr(whole.outcome, name), torch.cat([getattr(part.outcome, name) for part in parts]))
+    scores, replaced = whole.outcome.scores, whole.outcome.replaced
+    assert scores is not None
+    assert replaced is not None
+    assert not scores.requires_grad
+    found = evaluate(model, held_batches(data, 20, 10, 3), CPU)
+    assert found["replaced_rate"] == pytest.approx(float(replaced.float().mean()))
+    auc = area_under_curve(scores.flatten(), replaced.flatten())
+    assert found["detection_auc"] == pytest.approx(auc, abs=1e-9)

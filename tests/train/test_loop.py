@@ -18,9 +18,9 @@ from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
+from elektron.tasks.metrics import area_under_curve
 from elektron.train import loop
 from elektron.train.checkpoint import all_steps, load_newest
-from elektron.train.evaluate import area_under_curve
 from elektron.train.loop import TrainConfig, WatchConfig, held_batches, train
 from elektron.train.metrics import read
 from elektron.train.optimizer import Optimizer, OptimizerConfig

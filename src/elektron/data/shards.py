@@ -9,6 +9,7 @@ length are cut from the stream when they are needed, so phases of different leng
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -162,20 +163,13 @@ def read_index(folder: Path) -> Index:
 
 
 class Stream:
-    """All tokens of one split, shard after shard, as if they were one array; past its end it begins again."""
+    """Tokens in parts, as if they were one array; past its end it begins again."""
 
-    def __init__(self, folder: Path, index: Index, split: Literal["train", "held"]) -> None:
-        self._parts, ends, self.tokens = [], [np.empty(0, np.int64)], 0
-        for shard in index.shards:
-            start, stop = (0, shard.train_tokens) if split == "train" else (shard.train_tokens, shard.tokens)
-            if stop > start:
-                tokens, shard_ends = read_shard(folder / shard.file)
-                first, last = np.searchsorted(shard_ends, [start, stop], side="right")
-                ends.append(shard_ends[first:last] - start + self.tokens)
-                self._parts.append(tokens[start:stop])
-                self.tokens += stop - start
-        self._starts = np.cumsum([0] + [len(part) for part in self._parts])
-        self._ends = np.concatenate(ends)
+    def __init__(self, parts: Sequence[np.ndarray], ends: np.ndarray) -> None:
+        """Of parts that are not empty; `ends` is where documents end, in tokens from the first of all."""
+        self._parts, self._ends = parts, ends
+        self._starts = np.cumsum([0] + [len(part) for part in parts])
+        self.tokens = int(self._starts[-1])
 
     def read(self, starts: np.ndarray, count: int) -> np.ndarray:
         """`count` tokens from each start: [B, count]. Rows inside one shard are gathered together."""
@@ -215,6 +209,20 @@ class Stream:
         return counts
 
 
+def open_stream(folder: Path, index: Index, split: Literal["train", "held"]) -> Stream:
+    """All tokens of one split, shard after shard."""
+    parts, ends, total = [], [np.empty(0, np.int64)], 0
+    for shard in index.shards:
+        start, stop = (0, shard.train_tokens) if split == "train" else (shard.train_tokens, shard.tokens)
+        if stop > start:
+            tokens, shard_ends = read_shard(folder / shard.file)
+            first, last = np.searchsorted(shard_ends, [start, stop], side="right")
+            ends.append(shard_ends[first:last] - start + total)
+            parts.append(tokens[start:stop])
+            total += stop - start
+    return Stream(parts, np.concatenate(ends))
+
+
 @dataclass(frozen=True)
 class Data:
     """A prepared folder, opened."""
@@ -240,7 +248,7 @@ def open_data(folder: Path, verify: bool = True) -> Data:
     if verify:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda shard: _verify(folder / shard.file, shard), index.shards))
-    return Data(index, tokenizer, Stream(folder, index, "train"), Stream(folder, index, "held"))
+    return Data(index, tokenizer, open_stream(folder, index, "train"), open_stream(folder, index, "held"))
 
 
 def _verify(path: Path, shard: Shard) -> None:

@@ -106,6 +106,10 @@ class Tokenizer:
         """Each token as it stands in text, without the marks of where words begin."""
         return [self._tokenizer.decode([i], skip_special_tokens=False).strip() for i in ids]
 
+    def text(self, ids: Sequence[int]) -> str:
+        """The tokens as text: their words, if not always the spaces and capitals that were there."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def split(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of each text, and where in it they are."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)

@@ -165,10 +165,21 @@ class Encoder(nn.Module):
         [B, T] are the tokens' positions, where these are not 0, 1, 2, ..."""
         mask = None if attention_mask is None else attention_mask.bool()
         noise = self._noise(keys)
-        x = self.embeddings(tokens, segments, self.config.dropout, noise[-1], places)
-        if isinstance(self.project, nn.Linear):
-            x = linear(x, self.project.weight, self.project.bias)
-        return self._layers(x, mask, noise[:-1])
+        return self._layers(self._embedded(tokens, segments, noise[-1], places), mask, noise[:-1])
+
+    def states(self, tokens: Tensor, segments: Tensor, attention_mask: Tensor | None = None) -> list[Tensor]:
+        """[B, T, D] of the embeddings, as the first layer reads them, and of each layer. Nothing is dropped."""
+        mask = None if attention_mask is None else attention_mask.bool()
+        found = [self._embedded(tokens, segments)]
+        for layer in self.layers:
+            found.append(layer(found[-1], mask, None))
+        return found
+
+    def _embedded(
+        self, tokens: Tensor, segments: Tensor, noise: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        x = self.embeddings(tokens, segments, self.config.dropout, noise, places)
+        return linear(x, self.project.weight, self.project.bias) if isinstance(self.project, nn.Linear) else x
 
     def _layers(self, x: Tensor, mask: Tensor | None, noise: list[Tensor | None]) -> Tensor:
         config = self.config

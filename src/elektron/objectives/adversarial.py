@@ -86,7 +86,8 @@ class Adversarial(Objective):
         )
         earned = torch.stack([reward.sum(), policy_loss, baseline_loss]).detach().double()
         known = tallies_of(said.losses.sum(), said, targets)
-        return Outcome(loss, torch.cat([known, judged_tallies(judged), earned]), judged.scores, replaced)
+        tallies = torch.cat([known, judged_tallies(judged), earned])
+        return Outcome(loss, tallies, judged.scores, replaced, corrupted, positions)
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
         config, found = self.config, generator_metrics(tallies) | discriminator_metrics(tallies)

@@ -58,7 +58,8 @@ class AllTokensMLM(Objective):
         losses = copied_losses(trust, said.losses.view_as(original), replaced)
         loss = config.generator_weight * proposed.loss / proposed.targets.numel() + losses.mean()
         tallies = self._tallies(losses, said.hits.view_as(original), replaced)
-        return Outcome(loss, torch.cat([proposed.tallies, tallies]), -trust.detach(), replaced)
+        tallies = torch.cat([proposed.tallies, tallies])
+        return Outcome(loss, tallies, -trust.detach(), replaced, corrupted, proposed.positions)
 
     @torch.no_grad()
     def _tallies(self, losses: Tensor, hits: Tensor, replaced: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class Corrective(Objective):
             + config.contrast_weight * contrasted.loss / (2 * len(original))
         )
         tallies = [proposed.tallies, doubted_tallies(trusted), corrected.tallies, contrasted.tallies]
-        return Outcome(loss, torch.cat(tallies), -trusted.scores, replaced)
+        return Outcome(loss, torch.cat(tallies), -trusted.scores, replaced, corrupted, proposed.positions)
 
     def _correct(self, hidden: Tensor, trust: Tensor, replaced: Tensor, proposed: Proposed, noise: Noise) -> Corrected:
         """From states [B, T, D] and the logits of D [B, T], which carry no gradient."""

@@ -73,7 +73,7 @@ class Electra(Objective):
             told, of_rows = self.sentence(hidden, touched)
             loss = loss + config.sentence_weight * told / len(original)
             tallies.append(of_rows)
-        return Outcome(loss, torch.cat(tallies), judged.scores, labels)
+        return Outcome(loss, torch.cat(tallies), judged.scores, labels, found.corrupted, proposed.positions)
 
     def _judge(self, hidden: Tensor, replaced: Tensor, positions: Tensor) -> tuple[Judged, Tensor]:
         """What the discriminator says, and what is true: [B, T], or [B, K] where only these are judged."""

@@ -76,7 +76,7 @@ class Gumbel(Objective):
             + config.discriminator_weight * judged.loss / original.numel()
         )
         tallies = torch.cat([tallies_of(likelihood_loss, said, targets), judged_tallies(judged)])
-        return Outcome(loss, tallies, judged.scores, replaced)
+        return Outcome(loss, tallies, judged.scores, replaced, corrupted, positions)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Of the vocabulary, from states [B, K, D]: [N, V]."""

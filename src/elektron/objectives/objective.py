@@ -120,6 +120,10 @@ class Outcome(NamedTuple):
     """[B, T] logits of "replaced", where there is a discriminator."""
     replaced: Tensor | None = None
     """[B, T] whether it is."""
+    corrupted: Tensor | None = None
+    """[B, T] the tokens that were judged, where there is one who tells which were replaced."""
+    positions: Tensor | None = None
+    """[B, K] where a generator was asked for them; scores are of these alone if they are as many."""
 
 
 class Stage(NamedTuple):

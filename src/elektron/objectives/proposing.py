@@ -92,13 +92,38 @@ def propose(
         dropped = () if noise.generator is None else (noise.generator,)
         # two backward passes that add to the same weights do not run side by side
         with beside(*given, *dropped) if config.generator != "tied" else nullcontext(), _if_learning(config):
-            if isinstance(generator, TwoTower):
-                hidden = generator.states(original, segments, noise.generator)
-            else:
-                hidden = generator.encoder(masked, segments, keys=noise.generator)
+            hidden = _read(generator, original, masked, segments, noise.generator)
             said = named(generator, picked(hidden, positions), targets, config, keys, progress)
     loss = said.losses.sum()
     return Proposed(positions, targets, said.sampled.view_as(targets), loss, tallies_of(loss, said, targets))
+
+
+def chances(
+    generator: Proposer,
+    config: ObjectiveConfig,
+    lexicon: Lexicon,
+    original: Tensor,
+    segments: Tensor,
+    noise: Noise,
+    tokens: Tensor,
+) -> Tensor:
+    """log p(token) where the same noise hides tokens of the rows, of others [B, K] in their place; at a temperature of
+    one, whatever it is when they are sampled."""
+    positions, _, masked = hide(config, lexicon, original, noise)
+    keys = elements(noise.samples, positions.shape[1])
+    if generator is None:
+        return -_drawn(config, lexicon, tokens.flatten(), keys.flatten()).losses.view_as(tokens)
+    hidden = _read(generator, original, masked, segments, noise.generator)
+    return -named(generator, picked(hidden, positions), tokens, config, keys).losses.view_as(tokens)
+
+
+def _read(
+    generator: Generator | TwoTower, original: Tensor, masked: Tensor, segments: Tensor, keys: Tensor | None
+) -> Tensor:
+    """States [B, T, D] of whom the gaps are named by."""
+    if isinstance(generator, TwoTower):
+        return generator.states(original, segments, keys)
+    return generator.encoder(masked, segments, keys=keys)
 
 
 def _if_learning(config: ObjectiveConfig) -> torch.no_grad | nullcontext[None]:

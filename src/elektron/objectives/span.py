@@ -83,7 +83,8 @@ class Span(Objective):
             config.generator_weight * proposed.loss / proposed.targets.numel()
             + config.discriminator_weight * judged.loss / judged.scores.numel()
         )
-        return Outcome(loss, torch.cat([proposed.tallies, judged_tallies(judged)]), judged.scores, replaced)
+        tallies = torch.cat([proposed.tallies, judged_tallies(judged)])
+        return Outcome(loss, tallies, judged.scores, replaced, corrupted, proposed.positions)
 
     def _hide(self, original: Tensor, segments: Tensor, noise: Noise) -> Gaps:
         config, specials = self.config, self.lexicon.specials

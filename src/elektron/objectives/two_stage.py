@@ -56,7 +56,8 @@ class TwoStage(Objective):
         corrupted, replaced = corrupt(original, proposed.positions, proposed.sampled)
         judged = self.discriminator.head.judge(self.discriminator.encoder(corrupted, segments, keys=keys), replaced)
         loss = self.config.discriminator_weight * judged.loss / judged.scores.numel()
-        return Outcome(loss, torch.cat([proposed.tallies, judged_tallies(judged)]), judged.scores, replaced)
+        tallies = torch.cat([proposed.tallies, judged_tallies(judged)])
+        return Outcome(loss, tallies, judged.scores, replaced, corrupted, proposed.positions)
 
     def summary(self, tallies: dict[str, float]) -> dict[str, float]:
         """The loss is the second stage's, once there is one."""

@@ -2,14 +2,13 @@
 1912.00582). A model that gives the right one the higher score has understood something."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from elektron.tasks.metrics import wilson
+
 _GOOD, _BAD, _PHENOMENON, _SET = "sentence_good", "sentence_bad", "linguistics_term", "UID"
-_LEVEL = 1.959963984540054
-"""Standard deviations to both sides of 95% of a normal distribution."""
 
 
 class Pair(NamedTuple):
@@ -32,10 +31,7 @@ class Accuracy(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's, of 95%."""
-        share, n, z = self.value, self.pairs, _LEVEL
-        middle, scale = (share + z * z / (2 * n)), 1 + z * z / n
-        spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-        return (middle - spread) / scale, (middle + spread) / scale
+        return wilson(self.right, self.pairs)
 
 
 def read_pairs(paths: Sequence[str]) -> Iterator[Pair]:

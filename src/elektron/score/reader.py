@@ -19,9 +19,9 @@ from elektron.score.rows import ENDS, Row, Say
 GATHERED = 1 << 18
 """Characters of the texts that are gathered, if not of one alone: enough to find rows of like length, and no more."""
 LEAD = (
-    "We were talking about this the other day. He thinks that it is easy, and I think that it is not. You can see it in "
-    "many places, and there are several reasons why it happens. Some of them are well known; others have to be found "
-    "out. What she told us was new to me."
+    "We were talking about this the other day. He thinks that it is easy, and I think that it is not. You can see it "
+    "in many places, and there are several reasons why it happens. Some of them are well known; others have to be "
+    "found out. What she told us was new to me."
 )
 """For English. That anybody could have written it matters more than what it says."""
 _STAND_IN = "\ufffd"

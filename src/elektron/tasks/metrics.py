@@ -1,4 +1,4 @@
-"""Metrics of fine-tuning tasks, as the field reports them: fractions of one, and zero where a ratio has no denominator.
+"""Metrics as the field reports them: fractions of one, and zero where a ratio has no denominator.
 
 Each is held to the library or script that set its definition: classes to scikit-learn, correlations to scipy, entities
 to seqeval (and so conlleval), answers to the evaluation of SQuAD 2.0. Predictions come first, then what is true.
@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:an?|the)\b")
+
+_LEVEL = 1.959963984540054
+"""Standard deviations to both sides of 95% of a normal distribution."""
 
 Span = tuple[str, int, int]
 """An entity's type, its first and its last token."""
@@ -160,6 +163,42 @@ def average_precision(scores: ArrayLike, true: ArrayLike) -> float:
     _, said, found = _by_threshold(scores, true)
     gains = np.diff(found, prepend=0)
     return _ratio(float((gains * found / said).sum()), float(gains.sum()))
+
+
+def area_under_curve(scores: ArrayLike, true: ArrayLike) -> float | None:
+    """The chance that one that is true scores above one that is not, ties counting half; None if there is no pair."""
+    below, _ = _placements(scores, true)
+    return float(below.mean()) if below.size else None
+
+
+def area_interval(scores: ArrayLike, true: ArrayLike) -> tuple[float, float]:
+    """Of 95%, of the area under the curve (DeLong et al., 1988); anything may be where either side has but one."""
+    below, above = _placements(scores, true)
+    if min(below.size, above.size) < 2:
+        return 0.0, 1.0
+    spread = _LEVEL * sqrt(below.var(ddof=1) / below.size + above.var(ddof=1) / above.size)
+    return max(0.0, float(below.mean()) - spread), min(1.0, float(below.mean()) + spread)
+
+
+def _placements(scores: ArrayLike, true: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """For each that is true the share of the others below it, for each of the others the share of the true above it,
+    ties counting half; none where a side is empty."""
+    values, there = _paired(scores, true)
+    there = there.astype(bool)
+    positives, negatives = int(there.sum()), int((~there).sum())
+    if not positives or not negatives:
+        return np.empty(0), np.empty(0)
+    ranks = _ranks(values)
+    below = (ranks[there] - _ranks(values[there])) / negatives
+    return below, 1 - (ranks[~there] - _ranks(values[~there])) / positives
+
+
+def wilson(right: float, count: int) -> tuple[float, float]:
+    """The interval of 95% of a share, of which `right` of `count` were seen (Wilson, 1927)."""
+    share, z = right / count, _LEVEL
+    middle, scale = share + z * z / (2 * count), 1 + z * z / count
+    spread = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (middle - spread) / scale, (middle + spread) / scale
 
 
 def best_detection_threshold(scores: ArrayLike, true: ArrayLike) -> float:

@@ -1,11 +1,15 @@
-"""Charts for HTML pages that need nothing else: lines over steps or over FLOPs, drawn as SVG."""
+"""Charts and tables for HTML pages that need nothing else: lines over steps or over FLOPs, and marks side by side, as
+SVG."""
 
 import html
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 420, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 26
+ROW = 24
+"""Height of a row of marks."""
 FEW = 12
 """Points of a curve that are marked each."""
 
@@ -18,6 +22,14 @@ class Curve(NamedTuple):
     points: list[tuple[float, float]]
     spreads: tuple[float, ...] = ()
     """How far the values of each point lie from it, if there are several."""
+
+
+class Marks(NamedTuple):
+    """Values of things that stand one below the other, and their intervals: (value, low, high), or None for nothing."""
+
+    name: str
+    style: str
+    values: Sequence[tuple[float, float, float] | None]
 
 
 COLOURS = tuple(f"colour-{number}" for number in range(8))
@@ -34,6 +46,8 @@ def chart(title: str, curves: list[Curve], from_zero: bool = False, along: str =
     xs, ys = zip(*ends, strict=True)
     x_range, y_range = (0, max(xs)), (0 if from_zero else min(ys), max(ys))
     x_ticks, y_ticks = _ticks(*x_range), _ticks(*y_range)
+    if all(x == round(x) for x in xs):
+        x_ticks = [tick for tick in x_ticks if tick == round(tick)]  # there is no half of a step or layer
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_range[0]) / ((x_range[1] - x_range[0]) or 1)
@@ -59,12 +73,72 @@ def chart(title: str, curves: list[Curve], from_zero: bool = False, along: str =
             across, up = place(*point)
             parts.append(f"<circle class={curve.style} cx={across:.1f} cy={up:.1f} r=3 />")
         parts.append(
-            f'<polyline class={curve.style} points="{points}" data-name="{curve.name}" data-points="{data}" />'
+            f'<polyline class={curve.style} points="{points}" data-name="{html.escape(curve.name)}" '
+            f'data-points="{data}" />'
         )
-    names = "".join(f"<span class={curve.style}>{curve.name}</span>" for curve in curves)
-    label = f'role=img aria-label="{html.escape(title)}" data-along="{along}"'
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" {label}>{"".join(parts)}</svg>'
+    return _figure(title, curves, HEIGHT, parts, f' data-along="{along}"')
+
+
+def _figure(title: str, shown: Sequence[Curve | Marks], height: float, parts: list[str], data: str = "") -> str:
+    names = "".join(f"<span class={part.style}>{html.escape(part.name)}</span>" for part in shown)
+    label = f'role=img aria-label="{html.escape(title)}"{data}'
+    drawing = f'<svg viewBox="0 0 {WIDTH} {height}" {label}>{"".join(parts)}</svg>'
     return f"<figure><figcaption>{html.escape(title)}</figcaption><p class=names>{names}</p>{drawing}</figure>"
+
+
+def side_by_side(
+    title: str, names: Sequence[str], marks: Sequence[Marks], line: tuple[str, float] | None = None
+) -> str:
+    """A figure with a row for each name: its marks and the bars of their intervals; and a `line` to hold them against,
+    by its own name. It is nothing where fewer than two rows have marks, for then there is nothing to compare."""
+    rows = [row for row in range(len(names)) if any(of.values[row] for of in marks)]
+    if len(rows) < 2:
+        return ""
+    ends = [end for of in marks for value in of.values if value for end in value] + ([line[1]] if line else [])
+    low, high = min(ends), max(ends)
+    left, height = LEFT + 6 * min(18, max(len(names[row]) for row in rows)) - 30, TOP + ROW * len(rows) + BOTTOM
+
+    def across(value: float) -> float:
+        return left + RIGHT + (value - low) / ((high - low) or 1) * (WIDTH - left - 3 * RIGHT)
+
+    parts = []
+    for tick in _ticks(low, high):
+        parts.append(f"<line class=grid x1={across(tick):.1f} x2={across(tick):.1f} y1={TOP} y2={height - BOTTOM} />")
+        parts.append(f"<text x={across(tick):.1f} y={height - 8} text-anchor=middle>{_number(tick)}</text>")
+    if line:
+        x = f"{across(line[1]):.1f}"
+        parts.append(f"<line class=mark x1={x} x2={x} y1={TOP} y2={height - BOTTOM} />")
+    for place, row in enumerate(rows):
+        middle = TOP + ROW * (place + 0.5)
+        parts.append(f"<text x={left - 10} y={middle + 3.5:.1f} text-anchor=end>{html.escape(names[row])}</text>")
+        for number, of in enumerate(marks):
+            up = middle + 7 * (number - (len(marks) - 1) / 2)
+            parts += _mark(of, row, names[row], up, across)
+    return _figure(title, [*marks, *([Marks(line[0], "mark", ())] if line else [])], height, parts)
+
+
+def _mark(of: Marks, row: int, name: str, up: float, across: Callable[[float], float]) -> list[str]:
+    found = of.values[row]
+    if found is None:
+        return []
+    value, low, high = found
+    said = html.escape(f"{name}: {of.name} {value:.4g}" + (f" ({low:.4g} to {high:.4g})" if low < high else ""))
+    return [
+        f"<g><title>{said}</title>"
+        f"<line class={of.style} x1={across(low):.1f} x2={across(high):.1f} y1={up:.1f} y2={up:.1f} />"
+        f"<circle class={of.style} cx={across(value):.1f} cy={up:.1f} r=3.5 /></g>"
+    ]
+
+
+def tile(value: str, label: str, note: str) -> str:
+    return f"<div class=tile><b>{value}</b><span>{label}</span><small>{note}</small></div>"
+
+
+def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Of plain text."""
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in line) for line in lines)
+    heads = "".join(f"<th>{html.escape(cell)}" for cell in header)
+    return f"<div class=wide><table><tr>{heads}{rows}</table></div>"
 
 
 def _spread(curve: Curve) -> list[tuple[float, float, float]]:
@@ -141,16 +215,21 @@ svg text { font-size: 11px; fill: var(--quiet); }
 polyline { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
 polyline.train { stroke: var(--train); }
 polyline.held { stroke: var(--held); stroke-width: 2.2; }
-polyline.mark { stroke: var(--quiet); stroke-dasharray: 4 4; stroke-width: 1.2; }
+polyline.mark, line.mark { stroke: var(--quiet); stroke-dasharray: 4 4; stroke-width: 1.2; }
+line.train { stroke: var(--train); stroke-width: 1.6; }
+line.held { stroke: var(--held); stroke-width: 1.6; }
 .cursor { stroke: var(--quiet); }
 .troubles { color: var(--held); padding-left: 20px; }
 circle.train { fill: var(--train); }
 circle.held { fill: var(--held); }
 .wide { overflow-x: auto; }
+.charts + .wide { margin-top: 12px; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: 2px 18px 2px 0; font-variant-numeric: tabular-nums; }
 th { font-weight: 500; color: var(--quiet); }
 pre { overflow: auto; font-size: 13px; }
+del { color: var(--quiet); }
+ins, mark { color: var(--held); background: none; text-decoration: none; font-weight: 600; }
 #tip {
   position: fixed; display: none; pointer-events: none; padding: 5px 9px; border-radius: 6px;
   background: var(--ink); color: var(--paper); font-size: 12.5px; font-variant-numeric: tabular-nums;
@@ -164,7 +243,7 @@ _SCRIPT = """
 const tip = document.getElementById("tip");
 const nearest = (places, x) => places.reduce((best, place, i) =>
   Math.abs(place - x) < Math.abs(places[best] - x) ? i : best, 0);
-for (const svg of document.querySelectorAll("figure svg")) {
+for (const svg of document.querySelectorAll("svg[data-along]")) {
   const lines = [...svg.querySelectorAll("polyline")].map(line => ({
     name: line.dataset.name,
     values: line.dataset.points.split(";").map(point => point.split(",").map(Number)),

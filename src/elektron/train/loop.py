@@ -14,7 +14,8 @@ import torch
 
 import elektron
 from elektron.data.batches import Batch, Rows, prefetched
-from elektron.data.shards import Data
+from elektron.data.shards import Data, Stream
+from elektron.data.tokenizer import Specials
 from elektron.kernels.counters import fold, seed_key
 from elektron.kernels.gpu import use_kernels
 from elektron.objectives.objective import Objective
@@ -159,7 +160,12 @@ def _batch_maker(data: Data, phases: tuple[Phase, ...], seed: int, device: torch
 
 def held_batches(data: Data, length: int, count: int, size: int) -> list[Batch]:
     """The first `count` rows of the held-out text (or all, if there are fewer), `size` at a time, always the same."""
-    rows = Rows(data.held, data.tokenizer.specials, length, fold(seed_key(0), _HELD))
+    return first_batches(data.held, data.tokenizer.specials, length, count, size)
+
+
+def first_batches(stream: Stream, specials: Specials, length: int, count: int, size: int) -> list[Batch]:
+    """The same of any stream."""
+    rows = Rows(stream, specials, length, fold(seed_key(0), _HELD))
     whole = rows.batch(0, min(count, rows.count))
     return [Batch(*parts) for parts in zip(*(tensor.split(size) for tensor in whole), strict=True)]
 

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Mapping, Sequence
 
-from elektron.train.charts import Curve, chart, page
+from elektron.train.charts import Curve, chart, page, tile
 from elektron.train.metrics import Record
 
 _FROM_ZERO = {"Learning rate", "Tokens a second"}
@@ -13,7 +13,7 @@ def report_page(name: str, records: Sequence[Record], config: str) -> str:
     """The whole page. `config` is the run's config.toml."""
     by_kind = {kind: [r for r in records if r["kind"] == kind] for kind in ("run", "train", "held", "health")}
     facts = by_kind["run"][0] if by_kind["run"] else {}
-    tiles = "".join(_tile(*tile) for tile in _tiles(facts, by_kind["train"], by_kind["held"]))
+    tiles = "".join(tile(*said) for said in _tiles(facts, by_kind["train"], by_kind["held"]))
     charts = _charts(facts, by_kind["train"], by_kind["held"])
     troubles = "".join(f"<li>step {r['step']:,}: {html.escape(r['message'])}</li>" for r in by_kind["health"])
     body = _BODY.format(
@@ -57,10 +57,6 @@ def _tiles(facts: Record, train: list[Record], held: list[Record]) -> list[tuple
         tiles.append((f"{speed / seconds:,.0f}", "tokens a second", f"{seconds / 60:,.1f} minutes of training"))
         tiles.append((f"{train[-1]['step']:,}", "steps", f"of {facts['steps']:,}"))
     return tiles
-
-
-def _tile(value: str, label: str, note: str) -> str:
-    return f"<div class=tile><b>{value}</b><span>{label}</span><small>{note}</small></div>"
 
 
 def _facts(facts: Record) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from elektron.data import tokenizer
 from elektron.data.batches import Batch, Rows, prefetched
-from elektron.data.shards import VERSION, Index, Stream, write_shard
+from elektron.data.shards import VERSION, Index, open_stream, write_shard
 from elektron.data.tokenizer import ROLES, TokenizerConfig
 from elektron.kernels.counters import seed_key
 from elektron.objectives.objective import Objective, Outcome
@@ -53,7 +53,7 @@ def made_up_rows(folder: Path, vocab_size: int, length: int, size: int) -> Rows:
     shard = write_shard(folder / "shard-00000.bin", tokens, ends, count, words, bytes(16))
     totals = 0.0, count, 0, len(ends), 0
     index = Index(VERSION, vocab_size, words.hash, words.names, *totals, (shard,))
-    return Rows(Stream(folder, index, "train"), words.specials, length, seed_key(_SEED))
+    return Rows(open_stream(folder, index, "train"), words.specials, length, seed_key(_SEED))
 
 
 def updates(

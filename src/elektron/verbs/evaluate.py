@@ -9,13 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from elektron.config import parse
-from elektron.data.shards import open_data
 from elektron.model.weights import lower
-from elektron.objectives.lexicon import lexicon_of
 from elektron.train.device import DeviceName, choose_device, precision
 from elektron.train.evaluate import evaluate
 from elektron.train.loop import held_batches
-from elektron.verbs.runs import CONFIG, open_model
+from elektron.verbs.runs import open_with_data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +43,7 @@ class Config:
 def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron evaluate", __doc__ or "", first="model")
     console = Console(highlight=False, soft_wrap=True)
-    opened = open_model(config.model)
-    is_run = (config.model / CONFIG).exists()
-    if not config.data and not is_run:
-        raise ValueError(f"{config.model} is an exported folder: say which text to evaluate on with --data")
-    data = open_data(Path(config.data) if config.data else opened.config.data_folder)
-    if data.tokenizer.hash != opened.tokenizer.hash:
-        raise ValueError(f"the data was prepared with another tokenizer than {config.model} was trained with")
-    opened.model.lexicon = lexicon_of(data.tokenizer, data.train.counts(data.index.vocab_size))
-    length = config.length or (opened.config.train.phases[-1][1] if is_run else min(128, opened.config.model.positions))
+    opened, data, length = open_with_data(config.model, config.data, config.length)
     device = choose_device(config.device)
     batches = held_batches(data, length, config.rows, config.batch)
     lower(opened.model.to(device), precision(device))

@@ -17,7 +17,7 @@ from elektron.tasks.protocols import SourceConfig, plan_of
 from elektron.tasks.results import markdown
 from elektron.tasks.words import TAGGING
 from elektron.train import metrics
-from elektron.train.charts import COLOURS, Curve, chart, page
+from elektron.train.charts import COLOURS, Curve, chart, page, table
 from elektron.train.checkpoint import folder_of
 from elektron.train.device import DeviceName, choose_device
 from elektron.train.probe import probe
@@ -161,10 +161,9 @@ def _page(name: str, found: Mapping[str, Sequence[Quality]]) -> str:
     for task in first.tasks:
         curves = [_curve(kind, styles[kind], [q.tasks[task] for q in of]) for kind, of in found.items()]
         figures.append(chart(f"{task}: fine-tuned, percent by FLOPs", curves, along="FLOPs"))
-    rows = "".join("<tr>" + "".join(f"<td>{cell}" for cell in line) for line in lines)
-    table = f"<div class=wide><table><tr>{''.join(f'<th>{cell}' for cell in header)}{rows}</table></div>"
     said = "The same data and the same budget for each objective; bars are standard deviations over seeds."
-    return page(name, f"<p class=quiet>{said}</p>\n<div class=charts>{''.join(figures)}</div>\n<h2>Table</h2>\n{table}")
+    drawn = f"<p class=quiet>{said}</p>\n<div class=charts>{''.join(figures)}</div>"
+    return page(name, f"{drawn}\n<h2>Table</h2>\n{table(header, lines)}")
 
 
 def _curve(kind: str, style: str, seeds: Sequence[Sequence[tuple[float, float]]]) -> Curve:

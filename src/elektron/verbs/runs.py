@@ -31,6 +31,8 @@ from elektron.verbs.prepare import PrepareConfig
 
 CONFIG = "config.toml"
 TOKENIZER, DISCRIMINATOR, ENCODER, GENERATOR = "tokenizer", "discriminator", "encoder", "generator"
+USUAL_LENGTH = 128
+"""Tokens of a row to evaluate on, where nothing says how long rows were in training."""
 _MAY_CHANGE = ("watch.", "device", "data")
 """What a run may be resumed with other values of: the same data may lie elsewhere now."""
 
@@ -203,6 +205,20 @@ def open_run(run: Path, checkpoint: Path | None = None) -> Opened:
     steps = sum(steps for steps, _, _ in config.train.phases)
     model.stage = stage_at(model.stages, saved.step - 1, steps)  # that of its last update
     return Opened(model, tokens, saved.step, config)
+
+
+def open_with_data(path: Path, folder: str, length: int) -> tuple[Opened, Data, int]:
+    """Networks, the data to be evaluated on (a run's own if no `folder` is named), and the tokens of a row (0: as in
+    the run's last phase, or 128 for a folder, or its positions, if fewer)."""
+    opened, is_run = open_model(path), (path / CONFIG).exists()
+    if not folder and not is_run:
+        raise ValueError(f"{path} is an exported folder: say which text to evaluate on with --data")
+    data = open_data(Path(folder) if folder else opened.config.data_folder)
+    if data.tokenizer.hash != opened.tokenizer.hash:
+        raise ValueError(f"the data was prepared with another tokenizer than {path} was trained with")
+    opened.model.lexicon = lexicon_of(data.tokenizer, data.train.counts(data.index.vocab_size))
+    usual = opened.config.train.phases[-1][1] if is_run else min(USUAL_LENGTH, opened.config.model.positions)
+    return opened, data, length or usual
 
 
 class Pretrained(NamedTuple):
