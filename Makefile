@@ -29,6 +29,13 @@ browser:
 	        chromium fonts-liberation; } >/dev/null 2>&1; then why=; else why='apt-get failed'; fi; \
 	    [ -z "$$why" ] || echo "no chromium ($$why): the tests in a browser are skipped"; }
 
+# The model that comes with Elektron, made anew: CORPUS is its text, DEV has marked errors to calibrate with.
+packaged: .venv/core
+	$(BIN)/elektron pretrain configs/packaged.toml --corpus $(CORPUS)
+	$(BIN)/elektron export runs/elektron-english --to src/elektron/packaged --weights float16 --licence apache-2.0 \
+		--text "It has read 407 MB of English Wikipedia (2015, CC BY-SA 3.0) and 327 MB of books in the public domain."
+	$(BIN)/elektron calibrate --dev $(DEV)
+
 lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from conftest import documents
 from elektron.config import read_toml
+from elektron.data.files import write_json
 from elektron.data.shards import read_index
 from elektron.train.checkpoint import FOLDER, all_steps, load_newest
 from elektron.train.metrics import read
@@ -209,6 +211,27 @@ def test_evaluate_knows_how_frequent_words_are(finished, tmp_path):
     flags = ["--objective.generator", "unigram", "--objective.masking", "frequency"]
     elektron("pretrain", "--data", finished / "data", "--run", tmp_path / "run", *flags, *FLAGS, *TEN_STEPS)
     evaluated(tmp_path / "run")
+
+
+def test_export_in_half_the_space(finished, tmp_path):
+    """With what only its maker knows, and what was calibrated."""
+    run = shutil.copytree(finished, tmp_path / "run")
+    write_json(run / "calibration.json", {"temperature": 2.0})
+    elektron("export", run, "--to", tmp_path / "whole")
+    words = ["--weights", "float16", "--licence", "cc-by-sa-4.0", "--text", "It has read tales."]
+    elektron("export", run, "--to", tmp_path / "half", *words)
+    for folder in ("discriminator", "generator"):
+        whole, half = (load_file(tmp_path / kind / folder / "model.safetensors") for kind in ("whole", "half"))
+        assert whole.keys() == half.keys()
+        assert all(torch.equal(half[name], whole[name].half()) for name in whole)
+        assert json.loads((tmp_path / "half" / folder / "config.json").read_text())["dtype"] == "float16"
+        card = (tmp_path / "half" / folder / "README.md").read_text()
+        assert card.startswith("---\nlicense: cc-by-sa-4.0\n")
+        assert " It has read tales.\n" in card
+        assert "license" not in (tmp_path / "whole" / folder / "README.md").read_text()
+        assert (tmp_path / "half" / folder / "calibration.json").exists() == (folder == "discriminator")
+    opened = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "half" / "discriminator")
+    assert opened.dtype == torch.float16
 
 
 def test_export_with_onnx(finished, tmp_path):

@@ -41,12 +41,16 @@ def model_card(
     facts: dict[str, Any],
     held: dict[str, Any],
     config: str,
+    licence: str = "",
+    text: str = "",
 ) -> str:
-    """`facts` and `held` (empty if there is none yet) are the run's own records, `config` its config.toml."""
+    """`facts` and `held` (empty if there is none yet) are the run's own records, `config` its config.toml; `text` says
+    what it was trained on."""
     use = _USE[role].replace("FOLDER", f"{name}/{folder}")
     numbers = "\n".join(f"| {label} | {value} |" for label, value in _numbers(step, facts, held))
+    head = f"license: {licence}\n" if licence else ""
     return f"""---
-library_name: transformers
+{head}library_name: transformers
 tags:
 - electra
 - elektron
@@ -56,7 +60,7 @@ tags:
 # {name}: {folder}
 
 An ELECTRA network (Clark et al., 2020, [arXiv 2003.10555](https://arxiv.org/abs/2003.10555)), pre-trained by the
-objective `{objective}` with Elektron {facts["clock"]["elektron"]}.
+objective `{objective}` with Elektron {facts["clock"]["elektron"]}.{f" {text}" if text else ""}
 
 ## Use
 

@@ -25,6 +25,7 @@ from elektron.model.weights import write_tensors
 
 Network = Discriminator | Generator | Tuned
 Loaded = TypeVar("Loaded", Discriminator, Generator)
+Precision = Literal["float32", "float16"]
 Role = Literal["discriminator", "generator", "classification", "regression", "tagging", "span"]
 
 _ENCODER = {
@@ -121,7 +122,9 @@ def from_tensors(network: Network, tensors: dict[str, Tensor], source: str) -> N
         raise ValueError(f"{source}: weights that Elektron has no place for: {', '.join(sorted(left)[:4])}")
 
 
-def their_config(shape: EncoderConfig, vocab_size: int, role: Role, pad: int) -> dict[str, Any]:
+def their_config(
+    shape: EncoderConfig, vocab_size: int, role: Role, pad: int, precision: Precision = "float32"
+) -> dict[str, Any]:
     return {
         "architectures": [_ARCHITECTURES[role]],
         "model_type": "electra",
@@ -139,7 +142,7 @@ def their_config(shape: EncoderConfig, vocab_size: int, role: Role, pad: int) ->
         "initializer_range": DEVIATION,
         "layer_norm_eps": NORM_EPSILON,
         "pad_token_id": pad,
-        "dtype": "float32",
+        "dtype": precision,
     }
 
 
@@ -210,7 +213,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path}: damaged ({error})") from error
 
 
-def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str) -> None:
+def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str, precision: Precision = "float32") -> None:
     """Write a network as a Hugging Face folder, whole or not at all; another of them that is there is replaced."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
         raise ValueError(f"{folder} holds something else than a model: remove it, or export to another folder")
@@ -219,10 +222,11 @@ def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str) -> Non
     role, shape = role_of(network), network.encoder.config
     with new_folder(folder) as unfinished:
         save_tokenizer(tokenizer, unfinished, shape.positions)
-        write_tensors(unfinished / WEIGHTS, to_tensors(network))
+        tensors = {name: tensor.to(getattr(torch, precision)) for name, tensor in to_tensors(network).items()}
+        write_tensors(unfinished / WEIGHTS, tensors)
         write_atomically(unfinished / "README.md", card.encode())
         words = network.encoder.embeddings.word.num_embeddings  # some have more than their tokenizer
-        config = their_config(shape, words, role, tokenizer.specials.pad)
+        config = their_config(shape, words, role, tokenizer.specials.pad, precision)
         write_json(unfinished / "config.json", config | (_of_task(network) if isinstance(network, Tuned) else {}))
         if role == "discriminator":
             _write_pooling(unfinished, shape)
