@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-all test-gpu browser lint types format clean
+.PHONY: quickstart test test-all test-gpu browser packaged lint types format clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import uvicorn
 
+from elektron.model.heads import Discriminator
 from elektron.page.app import create_app
 from elektron.page.doors import Doors
 from elektron.page.facts import facts_of
@@ -61,7 +62,7 @@ class Slow:
     """A discriminator that takes its time, and how often it was asked."""
 
     def __init__(self, judges: Judges, seconds: float) -> None:
-        assert judges.discriminator is not None
+        assert isinstance(judges.discriminator, Discriminator)
         self._say = replaced_logits(judges.discriminator, judges.tokenizer.specials)
         self._seconds, self.calls = seconds, 0
         self.detector = Detector(Reader(self._slowly, judges.tokenizer, 32), Calibration(), None)

@@ -6,11 +6,16 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from elektron.cli import main
+from elektron.interop.huggingface import load_encoder, save
+from elektron.model.task_heads import Tuned
+from elektron.score.words import logits_of
+from elektron.verbs.judges import Who, open_judges
 
 transformers.logging.set_verbosity_error()
 
@@ -198,3 +203,59 @@ def test_only_discriminators_detect(data_folder, tmp_path, monkeypatch, capsys):
                 main()
         assert caught.value.code == 2
         assert sentence in capsys.readouterr().err
+
+
+@pytest.fixture
+def tagger(untaught, small_tokenizer, tmp_path):
+    """An encoder with tags for correct and incorrect words, which have opinions."""
+    network = Tuned(load_encoder(untaught / "discriminator"), "tagging", "transformers", ("c", "i"))
+    noise = torch.Generator().manual_seed(0)
+    for parameter in network.head.parameters():
+        torch.nn.init.normal_(parameter, 0, 1, noise)
+    save(network, small_tokenizer, tmp_path / "tagger", "")
+    return tmp_path / "tagger"
+
+
+def test_a_fine_tuned_network_is_asked_about_the_first_token_of_words(tagger, tmp_path, monkeypatch, capsys):
+    (tmp_path / "text.txt").write_text("The old cat, unseenish, sees a dog.\nqueenly mountains\n")
+    monkeypatch.setattr(
+        sys, "argv", ["elektron", "detect", str(tmp_path / "text.txt"), "--model", str(tagger), "--json"]
+    )
+    main()
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tagger)
+    network = transformers.ElectraForTokenClassification.from_pretrained(tagger).eval()
+    assert network.config.id2label == {0: "c", 1: "i"}
+    several = 0
+    for record in records:
+        inputs = tokenizer(record["text"], return_tensors="pt", return_offsets_mapping=True)
+        offsets = inputs.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            chances = network(**inputs).logits.softmax(-1)[0, :, 1].tolist()
+        for word in record["words"]:
+            inside = [c for c, (a, b) in zip(chances, offsets, strict=True) if word["start"] <= a < b <= word["stop"]]
+            assert word["replaced"] == pytest.approx(inside[0], abs=1e-5)
+            several += inside[0] < max(inside) - 0.01
+    assert several, "words of which another token says more"
+
+
+def test_a_network_that_gives_other_tags(tagger, tmp_path, monkeypatch, capsys):
+    config = json.loads((tagger / "config.json").read_text())
+    (tagger / "config.json").write_text(json.dumps(config | {"id2label": {0: "NOUN", 1: "VERB"}}))
+    monkeypatch.setattr(sys, "argv", ["elektron", "detect", "--model", str(tagger)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "other tags than c and i (incorrect): NOUN, VERB" in capsys.readouterr().err
+
+
+def test_words_of_a_file_have_one_token_that_speaks_for_them(tagger):
+    """As `finetune` counts them: the first, also where the tokenizer sees several words."""
+    judges = open_judges(Who(model=str(tagger)))
+    (reading,) = judges.reader("detection").read(["the king's cat's"])
+    spans = [(0, 3), (4, 10), (11, 16)]
+    firsts = [int(np.flatnonzero(reading.pieces.offsets[:, 0] >= start)[0]) for start, _ in spans]
+    assert len(reading.said) > len(firsts)
+    assert logits_of(reading, spans).tolist() == reading.said[firsts].tolist()
+    worst = logits_of(reading._replace(of_firsts=False), spans)
+    assert (worst >= reading.said[firsts]).all()
+    assert (worst > reading.said[firsts]).any()

@@ -188,6 +188,16 @@ def _load(kind: type[Loaded], folder: Path) -> Loaded:
     return network.eval()
 
 
+def load_tagger(folder: Path) -> Tuned:
+    """What was fine-tuned to give each word a tag, in evaluation mode."""
+    shape, vocab_size = our_config(folder)
+    labels = read_json(folder / "config.json")["id2label"]
+    names = tuple(labels[number] for number in sorted(labels, key=int))
+    network = Tuned(Encoder(shape, Embeddings(vocab_size, shape)), "tagging", "transformers", names)
+    from_tensors(network, read_tensors(folder), str(folder))
+    return network.eval()
+
+
 def load_encoder(folder: Path) -> Encoder:
     """The encoder of any ELECTRA in a Hugging Face folder, whatever head it has."""
     shape, vocab_size = our_config(folder)

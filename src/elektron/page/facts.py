@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from elektron.model.heads import Discriminator
+from elektron.model.task_heads import Tuned
 from elektron.score.detector import Detector
 
 _CARD = "README.md"
@@ -39,10 +40,12 @@ class Facts(BaseModel):
 
 
 def facts_of(
-    name: str, home: Path, discriminator: Discriminator, detector: Detector, threshold: float, characters: int
+    name: str, home: Path, discriminator: Discriminator | Tuned, detector: Detector, threshold: float, characters: int
 ) -> Facts:
     """`home` is a run's folder or the discriminator's; neither is told, only what the model is called."""
     shape, about = discriminator.encoder.config, _card(home)
+    if isinstance(discriminator, Tuned):
+        about |= {"objective": "fine-tuning"}
     mended, plain = detector.calibration, type(detector.calibration)()
     return Facts(
         name=name,

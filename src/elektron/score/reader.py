@@ -34,14 +34,16 @@ class Reading(NamedTuple):
     text: str
     pieces: Pieces
     said: np.ndarray  # [n] float32, of each token
+    of_firsts: bool = False
+    """Whether only what is said of a word's first token counts."""
 
 
 class Reader:
     """Reads by what is said of rows of up to `length` tokens, [CLS] and [SEP] among them. Where a text leaves room,
-    the end of `lead` is put before it."""
+    the end of `lead` is put before it. Taggers speak of words by their first tokens alone: `of_firsts`."""
 
-    def __init__(self, say: Say, tokenizer: Tokenizer, length: int, lead: str = "") -> None:
-        self._say, self._tokenizer, self._room = say, tokenizer, length - ENDS
+    def __init__(self, say: Say, tokenizer: Tokenizer, length: int, lead: str = "", of_firsts: bool = False) -> None:
+        self._say, self._tokenizer, self._room, self._of_firsts = say, tokenizer, length - ENDS, of_firsts
         self._lead = tokenizer.split([lead])[0].ids
         if self._room < 1:
             raise ValueError(f"rows of {length} tokens have no room for text: at least {ENDS + 1}")
@@ -58,7 +60,7 @@ class Reader:
         said = iter(self._say(rows))
         for text, pieces, of_text in zip(texts, split, parts, strict=True):
             seen = [next(said) for _ in of_text]
-            yield Reading(text, pieces, seen[0] if len(seen) == 1 else _merged(of_text, seen))
+            yield Reading(text, pieces, seen[0] if len(seen) == 1 else _merged(of_text, seen), self._of_firsts)
 
     def _rows(self, ids: np.ndarray, parts: list[tuple[int, int]]) -> list[Row]:
         room = min(len(self._lead), self._room - len(ids))

@@ -14,6 +14,7 @@ from torch import Tensor
 from elektron.data.examples import in_order, rounded
 from elektron.data.tokenizer import Specials
 from elektron.model.heads import Discriminator, Generator
+from elektron.model.task_heads import Tuned
 
 ENDS = 2
 """[CLS] and [SEP]."""
@@ -60,13 +61,32 @@ def batches(rows: Sequence[np.ndarray], specials: Specials, device: torch.device
 
 def replaced_logits(discriminator: Discriminator, specials: Specials) -> Say:
     """The logits of "replaced"."""
-    device, positions = next(discriminator.parameters()).device, discriminator.encoder.config.positions
+    return _saying(discriminator, discriminator, specials)
+
+
+def error_logits(tagger: Tuned, wrong: str, specials: Specials) -> Say:
+    """Of the tag `wrong` against all others."""
+    number = tagger.labels.index(wrong)
+
+    def odds(tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
+        scores = tagger(tokens, segments, mask).float()  # [B, T, C]
+        others = torch.cat([scores[..., :number], scores[..., number + 1 :]], -1)
+        return scores[..., number] - others.logsumexp(-1)
+
+    return _saying(odds, tagger, specials)
+
+
+def _saying(
+    logits_of: Callable[[Tensor, Tensor, Tensor | None], Tensor], network: Discriminator | Tuned, specials: Specials
+) -> Say:
+    """What a network says of every token: [B, T] of tokens, segments and mask."""
+    device, positions = next(network.parameters()).device, network.encoder.config.positions
 
     @torch.no_grad()
     def say(rows: Sequence[Row]) -> list[np.ndarray]:
         found = [np.empty(0, dtype=np.float32)] * len(rows)
         for batch in batches([row.ids for row in rows], specials, device, positions):
-            logits = discriminator(batch.tokens, torch.zeros_like(batch.tokens), batch.mask).float().cpu().numpy()
+            logits = logits_of(batch.tokens, torch.zeros_like(batch.tokens), batch.mask).float().cpu().numpy()
             for number, of_row in zip(batch.numbers.tolist(), logits, strict=True):
                 ids, first = rows[number]
                 found[number] = of_row[1 + first : 1 + len(ids)]

@@ -26,16 +26,17 @@ class Word(NamedTuple):
 
 def words_of(reading: Reading, calibration: Calibration = _UNCALIBRATED) -> list[Word]:
     """The words of a text, from left to right, without white space and without overlap: what has no characters of its
-    own belongs to the word before. A word of several tokens is as suspicious as its worst."""
-    text, (_, offsets, words), logits = reading  # of "replaced"
+    own belongs to the word before. A word of several tokens is as suspicious as its worst, or as its first."""
+    text, (_, offsets, words), logits, of_firsts = reading
     if not len(words):
         return []
     is_first = np.concatenate([[True], (words[1:] != words[:-1]) | (words[1:] < 0)])
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(words))
-    worst = calibration.probabilities(np.maximum.reduceat(logits, firsts).astype(np.float64))
+    heard = logits[firsts] if of_firsts else np.maximum.reduceat(logits, firsts)
+    replaced = calibration.probabilities(heard.astype(np.float64))
     starts, stops = np.minimum.reduceat(offsets[:, 0], firsts), np.maximum.reduceat(offsets[:, 1], firsts)
-    columns = [part.tolist() for part in (starts, stops, worst, firsts, lasts)]
+    columns = [part.tolist() for part in (starts, stops, replaced, firsts, lasts)]
     if (starts < stops).all() and (starts[1:] >= stops[:-1]).all() and not _touch_space(text, *columns[:2]):
         return list(map(Word._make, zip(*columns, strict=True)))
     return _apart(text, map(Word._make, zip(*columns, strict=True)))
@@ -61,15 +62,15 @@ def _touch_space(text: str, starts: list[int], stops: list[int]) -> bool:
 
 
 def logits_of(reading: Reading, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Of stretches of characters [n], from left to right: the worst of the tokens that have some of them; minus
-    infinity where none has."""
+    """Of stretches of characters [n], from left to right: the worst of the tokens that have some of them, or the first;
+    minus infinity where none has."""
     found = np.full(len(spans), -np.inf)
     token, count = 0, len(reading.said)
     for number, (start, stop) in enumerate(spans):
         while token < count and reading.pieces.offsets[token, 1] <= start:
             token += 1
         last = token
-        while last < count and reading.pieces.offsets[last, 0] < stop:
+        while last < count and reading.pieces.offsets[last, 0] < stop and not (reading.of_firsts and last > token):
             found[number] = max(found[number], reading.said[last])
             last += 1
     return found

@@ -9,7 +9,7 @@ from elektron.tasks import metrics, tagging
 from elektron.tasks.task import Files, Outputs, Split, Task
 
 Counting = Literal["entities", "tokens", "errors", "either"]
-_CORRECT, _ERROR = "c", "i"
+CORRECT, INCORRECT = "c", "i"
 """The tags of words where errors are to be found."""
 Columns = tuple[str, str] | tuple[int, int] | None
 """Of words and tags: fields of JSON, numbers of columns, or the usual ones."""
@@ -39,8 +39,10 @@ def tagging_task(
 ) -> Task:
     train, dev = (_sentences(path, protocol, columns) for path in (files.train, files.dev))
     labels = tagging.labels_of([*train, *dev])
-    if protocol.counting == "errors" and set(labels) != {_CORRECT, _ERROR}:
-        raise ValueError(f"{files.train}: words are to be {_CORRECT} or {_ERROR} (incorrect), not {', '.join(labels)}")
+    if protocol.counting == "errors" and set(labels) != {CORRECT, INCORRECT}:
+        raise ValueError(
+            f"{files.train}: words are to be {CORRECT} or {INCORRECT} (incorrect), not {', '.join(labels)}"
+        )
     notes = []
     strange = set(labels) - set(tagging.labels_of(train))
     if strange:
@@ -108,7 +110,7 @@ def _count_tags(counting: Counting, known: _Tagged, outputs: Outputs) -> dict[st
         return metrics.entity_f1(said, there)._asdict()
     if counting == "tokens":
         return {"accuracy": metrics.token_accuracy(said, there)}
-    flags = ([tag == _ERROR for sentence in side for tag in sentence] for side in (said, there))
+    flags = ([tag == INCORRECT for sentence in side for tag in sentence] for side in (said, there))
     precision, recall, f05 = metrics.detection(*flags)
     return {"f0.5": f05, "precision": precision, "recall": recall}
 

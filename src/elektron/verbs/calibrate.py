@@ -20,10 +20,9 @@ from elektron.score.words import logits_of
 from elektron.tasks import tagging
 from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
 from elektron.tasks.results import markdown
+from elektron.tasks.words import CORRECT, INCORRECT
 from elektron.train.charts import COLOURS, Curve, chart, page
 from elektron.verbs.judges import AUTO, Judges, Reading, Who, open_judges
-
-_CORRECT, _INCORRECT = "c", "i"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +101,17 @@ def _read(sentences: list[tagging.Sentence], reader: Reader) -> Labelled:
         ends = np.cumsum([len(word) + 1 for word in sentence.words])
         spans = [(int(end) - len(word) - 1, int(end) - 1) for word, end in zip(sentence.words, ends, strict=True)]
         logits.append(logits_of(reading, spans))
-    true = np.array([tag == _INCORRECT for sentence in sentences for tag in sentence.tags])
+    true = np.array([tag == INCORRECT for sentence in sentences for tag in sentence.tags])
     return Labelled(np.concatenate([np.empty(0), *logits]), true)
 
 
 def _sentences(path: Path) -> list[tagging.Sentence]:
     if path.suffix == ".m2":
-        return tagging.read_m2(path, _CORRECT, _INCORRECT)
+        return tagging.read_m2(path, CORRECT, INCORRECT)
     sentences = tagging.read_jsonl(path) if path.suffix == ".jsonl" else tagging.read_columns(path)
-    strange = {tag for sentence in sentences for tag in sentence.tags} - {_CORRECT, _INCORRECT}
+    strange = {tag for sentence in sentences for tag in sentence.tags} - {CORRECT, INCORRECT}
     if strange:
-        raise ValueError(f"{path}: words are to be {_CORRECT} or {_INCORRECT}, not {', '.join(sorted(strange))}")
+        raise ValueError(f"{path}: words are to be {CORRECT} or {INCORRECT}, not {', '.join(sorted(strange))}")
     return sentences
 
 

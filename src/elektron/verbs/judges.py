@@ -6,24 +6,26 @@ from typing import NamedTuple
 
 from elektron.data import tokenizer
 from elektron.data.files import read_json
-from elektron.data.tokenizer import Tokenizer, TokenizerConfig
-from elektron.interop.huggingface import load_discriminator, load_generator
+from elektron.data.tokenizer import Specials, Tokenizer, TokenizerConfig
+from elektron.interop.huggingface import load_discriminator, load_generator, load_tagger
 from elektron.model.heads import Discriminator, Generator
+from elektron.model.task_heads import Tuned
 from elektron.model.weights import lower
 from elektron.score import calibration
 from elektron.score.calibration import Calibration
 from elektron.score.detector import Detector
 from elektron.score.reader import Reader
-from elektron.score.rows import Say, masked_log_probabilities, replaced_logits
+from elektron.score.rows import Say, error_logits, masked_log_probabilities, replaced_logits
 from elektron.score.sentences import Way
 from elektron.score.suggest import Suggester
+from elektron.tasks.words import CORRECT, INCORRECT
 from elektron.train.device import DeviceName, choose_device, precision
 from elektron.verbs.runs import CONFIG, DISCRIMINATOR, ENCODER, GENERATOR, open_run
 
 PACKAGED = Path(__file__).parents[1] / "packaged"
 """discriminator/ and generator/ that come with Elektron."""
 AUTO = "auto"
-_MASKED_LM = "ElectraForMaskedLM"
+_MASKED_LM, _TAGGER = "ElectraForMaskedLM", "ElectraForTokenClassification"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class Reading:
     """Who reads, and how."""
 
     model: str = ""
-    """A run, an exported folder or the Hugging Face folder of an ELECTRA; if empty, the small English one that comes
-    with Elektron."""
+    """A run, an exported folder or the Hugging Face folder of an ELECTRA, as it was pre-trained or fine-tuned to find
+    errors (`elektron finetune ged`); if empty, the small English one that comes with Elektron."""
     length: int = 0
     """Tokens that are read together; 0: as many as the model can. What is longer is read through windows."""
     lead: str = AUTO
@@ -66,7 +68,8 @@ class Asked(Who):
 class Judges(NamedTuple):
     """What there is of a model."""
 
-    discriminator: Discriminator | None
+    discriminator: Discriminator | Tuned | None
+    """Or what was fine-tuned to find errors."""
     generator: Generator | None
     """A masked LM: the small one beside a discriminator, or all there is."""
     tokenizer: Tokenizer
@@ -98,9 +101,16 @@ class Judges(NamedTuple):
         positions = network.encoder.config.positions
         if self.length > positions:
             raise ValueError(f"--length {self.length} is longer than the model's {positions} positions")
-        is_masked = isinstance(network, Generator)
-        say: Say = masked_log_probabilities(network, specials) if is_masked else replaced_logits(network, specials)
-        return Reader(say, self.tokenizer, self.length or positions, self.lead)
+        is_tagger = isinstance(network, Tuned)
+        return Reader(_say(network, specials), self.tokenizer, self.length or positions, self.lead, is_tagger)
+
+
+def _say(network: Discriminator | Generator | Tuned, specials: Specials) -> Say:
+    if isinstance(network, Tuned):
+        return error_logits(network, INCORRECT, specials)
+    if isinstance(network, Generator):
+        return masked_log_probabilities(network, specials)
+    return replaced_logits(network, specials)
 
 
 def open_judges(who: Who) -> Judges:
@@ -135,8 +145,15 @@ def _of_folder(path: Path) -> Judges:
         raise ValueError(f"{path} is neither a run nor a Hugging Face folder")
     folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
     tokens = tokenizer.load(folder, TokenizerConfig())
-    if _MASKED_LM in (read_json(folder / "config.json").get("architectures") or ()):
+    architectures = read_json(folder / "config.json").get("architectures") or ()
+    if _MASKED_LM in architectures:
         return Judges(None, load_generator(folder), tokens, folder)
+    if _TAGGER in architectures:
+        tagger = load_tagger(folder)
+        if set(tagger.labels) != {CORRECT, INCORRECT}:
+            told = ", ".join(tagger.labels)
+            raise ValueError(f"{folder} gives words other tags than {CORRECT} and {INCORRECT} (incorrect): {told}")
+        return Judges(tagger, None, tokens, folder)
     beside = folder.parent / GENERATOR
     speaker = load_generator(beside) if folder.name == DISCRIMINATOR and beside.is_dir() else None
     return Judges(load_discriminator(folder), speaker, tokens, folder)
