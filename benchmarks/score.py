@@ -1,6 +1,6 @@
 """Our reading of texts beside transformers' pipeline-by-hand: the same discriminator, the same texts, in one run.
 
-    python benchmarks/score.py --model FOLDER --texts FILE [--lines 2000] [--rounds 3]
+    python benchmarks/score.py --model FOLDER --texts FILE [--lines 2000] [--rounds 3] [--precision bfloat16]
 
 FOLDER is a Hugging Face folder of an ELECTRA discriminator, FILE has a text a line. Theirs is AutoTokenizer and
 ElectraForPreTraining in padded batches as the texts come, of the size that is fastest on some of them, in bfloat16 on a
@@ -67,12 +67,14 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="ours")
     options = parser.parse_args()
     device = choose_device("auto")
     if device.type == "cpu":
         keep_freed_memory()
     texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()][: options.lines]
-    reader = open_judges(Who(model=str(options.model), lead="")).reader("detection")
+    judges = open_judges(Who(model=str(options.model), lead="", precision=options.precision))
+    reader = judges.reader("detection")
 
     def ours() -> list[np.ndarray]:
         return [reading.said for reading in reader.read(texts)]
@@ -91,9 +93,11 @@ def main() -> None:
             took, said[who] = timed(act)
             seconds[who].append(took)
     tokens = sum(map(len, said["ours"]))
-    apart = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(said["ours"], said["theirs"], strict=True))
+    pairs = zip(said["ours"], said["theirs"], strict=True)
+    apart = np.concatenate([a[: len(b)] - b for a, b in pairs])  # theirs cut what is too long
     print(f"{describe(device)}, torch {torch.__version__}, transformers {transformers.__version__}")
-    print(f"{len(texts):,} texts, {tokens:,} tokens; their best batch has {theirs.size}; logits within {apart:.1e}")
+    print(f"{len(texts):,} texts, {tokens:,} tokens; their best batch has {theirs.size}")
+    print(f"logits {np.sqrt(np.square(apart).mean()):.1e} apart (root mean square), {np.abs(apart).max():.1e} at most")
     base = statistics.median(seconds["theirs"])
     for who, took in seconds.items():
         middle = statistics.median(took)

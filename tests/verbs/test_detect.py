@@ -63,6 +63,17 @@ def test_words_have_the_probabilities_of_transformers(detect, untaught, tmp_path
     assert [word["text"] for word in records[0]["words"]] == "The old cat , unseenish , sees a dog .".split()
 
 
+def test_in_half_precision_it_says_about_the_same(detect, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The old cat sees a dog.\nthe queen of the river\n")
+    found = {}
+    for precision in ("auto", "float32", "bfloat16"):
+        records = map(json.loads, detect(path, "--json", "--suggest", 0, "--precision", precision).splitlines())
+        found[precision] = np.array([word["replaced"] for record in records for word in record["words"]])
+    assert (found["auto"] == found["float32"]).all(), "on a CPU"
+    assert 0 < np.abs(found["bfloat16"] - found["float32"]).max() < 0.05
+
+
 def test_nothing_of_the_text_is_lost(detect, text):
     coloured = detect(text, "--color", "always", "--suggest", 0)
     assert coloured.count(b"\x1b[48;2;") > 5

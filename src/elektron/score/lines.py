@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -23,16 +23,19 @@ class Line(NamedTuple):
     """What else there is in a line of JSON."""
 
 
-def lines(paths: Sequence[str], field: str = "") -> Iterator[Line]:
+def lines(paths: Sequence[str], field: str = "", advance: Callable[[int], object] = int) -> Iterator[Line]:
     """Of each file in turn. A file named .jsonl has records, with the text in `field`; so has standard input, if there
-    is a `field`."""
+    is a `field`. `advance` is told how many bytes of files were read."""
     for path in paths or (STANDARD_INPUT,):
         is_standard = path == STANDARD_INPUT
         has_records = bool(field) if is_standard else Path(path).suffix == RECORDS
         with nullcontext(_standard_input()) if is_standard else _opened(path) as file:
-            number = 0
+            number = read = 0
             while line := file.readline(_LONGEST):
                 text, number = line.removesuffix("\n"), number + 1
+                if not is_standard and file.buffer.tell() > read:
+                    advance(file.buffer.tell() - read)
+                    read = file.buffer.tell()
                 if has_records:
                     yield _record(text, field or "text", f"{path}, line {number}")
                 else:

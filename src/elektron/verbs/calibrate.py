@@ -4,7 +4,7 @@ others (--lead). FILE has words with c (correct) or i (incorrect) in columns
 or JSON lines, or is M2."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str]) -> None:
     if not config.dev:
         raise ValueError("--dev FILE: text with its errors marked, to fit on")
     console = Console(highlight=False, soft_wrap=True)
-    who = Who(model=config.model, length=config.length, lead=config.lead, device=config.device, calibrated=False)
-    judges = open_judges(who)
+    judges = open_judges(
+        Who(**{field.name: getattr(config, field.name) for field in fields(Reading)}, calibrated=False)
+    )
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
     sentences = {split: _sentences(Path(path)) for split, path in files.items()}
     fitted, words = _best(judges, ("", LEAD) if config.lead == AUTO else (config.lead,), sentences, console)

@@ -13,11 +13,11 @@ from elektron.config import parse
 from elektron.data.files import write_parts
 from elektron.score.detector import Detector
 from elektron.score.heatmap import heatmap
-from elektron.score.lines import Line, keep_bytes, lines
+from elektron.score.lines import Line, keep_bytes
 from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggestion
 from elektron.score.words import Word
-from elektron.verbs.judges import Asked, open_judges
+from elektron.verbs.judges import Asked, lines_of, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -83,7 +83,7 @@ def _marked(config: Config, detector: Detector) -> Iterator[Marked]:
     waiting: deque[Line] = deque()
 
     def texts() -> Iterator[str]:
-        for line in lines(config.files, config.field):
+        for line in lines_of(config):
             waiting.append(line)
             yield line.text
 

@@ -16,13 +16,13 @@ from rich.progress import track
 
 from elektron.config import parse
 from elektron.data.files import write_json
-from elektron.score.lines import keep_bytes, lines
+from elektron.score.lines import keep_bytes
 from elektron.score.pairs import Accuracy, Pair, accuracies, overall, read_pairs
 from elektron.score.reader import GATHERED
 from elektron.score.rerank import Candidates, Errors, read_candidates
 from elektron.score.sentences import Total, Way, score_of
 from elektron.tasks.results import markdown
-from elektron.verbs.judges import Asked, Judges, open_judges
+from elektron.verbs.judges import Asked, Judges, lines_of, open_judges
 
 _WEIGHTS = (0.0, *np.geomspace(0.01, 10, 61).tolist())
 """That are tried on a list to tune with."""
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _score_lines(config: Config, score: Scorer) -> None:
     keep_bytes(sys.stdout)
-    given, asked = tee(lines(config.files, config.field))
+    given, asked = tee(lines_of(config))
     scores = score((line.text for line in asked), 0 if sys.stdin.isatty() else GATHERED)
     for line, value in zip(given, scores, strict=True):
         if config.json:
