@@ -30,6 +30,7 @@ from elektron.tasks.metrics import (
     normalised,
     overlap_f1,
     pearson,
+    resampled,
     spans,
     spearman,
     squad_scores,
@@ -581,3 +582,17 @@ def test_the_interval_of_an_auc_holds_it_19_times_in_20():
         low, high = area_interval(draw.normal(size=120) + labels, labels)
         held += low <= truth <= high
     assert 0.91 <= held / 400 <= 0.98
+
+
+def test_resampled_sentences():
+    """Of a mean, about as far as its standard error; wider where the words of a sentence go together."""
+    draw = np.random.default_rng(0)
+    apart = draw.normal(size=4000)
+    together = np.repeat(draw.normal(size=400), 10)
+    ends = np.arange(10, 4001, 10)
+    for values, error in ((apart, 1 / np.sqrt(4000)), (together, 1 / np.sqrt(400))):
+        low, high = resampled(ends, lambda some, values=values: float(values[some].mean()))
+        assert low < values.mean() < high
+        assert high - low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    uneven = resampled([1, 4000], lambda some: float(len(some)))
+    assert uneven == (2.0, 2 * 3999.0), "sentences are drawn, not words"

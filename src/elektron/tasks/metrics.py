@@ -7,7 +7,7 @@ to seqeval (and so conlleval), answers to the evaluation of SQuAD 2.0. Predictio
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -199,6 +199,17 @@ def wilson(right: float, count: int) -> tuple[float, float]:
     middle, scale = share + z * z / (2 * count), 1 + z * z / count
     spread = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return (middle - spread) / scale, (middle + spread) / scale
+
+
+def resampled(ends: ArrayLike, statistic: Callable[[np.ndarray], float], rounds: int = 200) -> tuple[float, float]:
+    """The interval of 95% of a statistic of words, had other sentences been drawn: the bootstrap (Efron, 1979).
+    `statistic` takes the numbers of words; sentences end before those in `ends`, in order."""
+    draw = np.random.default_rng(0)
+    sentences = np.split(np.arange(np.asarray(ends)[-1]), np.asarray(ends)[:-1])
+    chosen = draw.integers(len(sentences), size=(rounds, len(sentences)))
+    found = [statistic(np.concatenate([sentences[number] for number in some])) for some in chosen]
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def best_detection_threshold(scores: ArrayLike, true: ArrayLike) -> float:

@@ -16,9 +16,10 @@ from elektron.data.files import write_atomically, write_json
 from elektron.score import calibration
 from elektron.score.calibration import Calibration, brier, calibration_error, fit, log_loss, reliability
 from elektron.score.reader import LEAD, Reader
+from elektron.score.sentences import Way
 from elektron.score.words import logits_of
 from elektron.tasks import tagging
-from elektron.tasks.metrics import average_precision, best_detection_threshold, detection
+from elektron.tasks.metrics import average_precision, best_detection_threshold, detection, resampled
 from elektron.tasks.results import markdown
 from elektron.tasks.words import CORRECT, INCORRECT
 from elektron.train.charts import COLOURS, Curve, chart, page
@@ -33,6 +34,9 @@ class Config(Reading):
     """Labelled text to fit on: temperature, shift, and the threshold with the highest F0.5."""
     test: str = ""
     """Other labelled text to be judged by."""
+    by: Way = "detection"
+    """detection: the logits of "replaced"; energy: Electric's energies; masked: how surprised a masked LM is, which
+    takes a pass for each token. Only detection is kept."""
     save: bool = True
     """Keep what was found beside the model, where `detect` finds it."""
     html: str = ""
@@ -44,8 +48,9 @@ class Config(Reading):
 class Labelled(NamedTuple):
     """Words of a file."""
 
-    logits: np.ndarray  # [n] of "replaced"
+    logits: np.ndarray  # [n] the higher, the likelier an error
     true: np.ndarray  # [n] whether they are errors
+    ends: np.ndarray  # [s] where sentences end
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -58,7 +63,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
     sentences = {split: _sentences(Path(path)) for split, path in files.items()}
-    fitted, words = _best(judges, ("", LEAD) if config.lead == AUTO else (config.lead,), sentences, console)
+    leads = ("", LEAD) if config.lead == AUTO else (config.lead,)
+    fitted, words = _best(judges, config.by, leads, sentences, console)
     plain, fitted = (_with_threshold(found, words["dev"]) for found in (Calibration(), fitted))
     console.print(f"temperature {fitted.temperature:.3f}, shift {fitted.shift:+.3f}, threshold {fitted.threshold:.3f}")
     ways = {"as it is": plain, "calibrated": fitted}
@@ -71,39 +77,50 @@ def main(arguments: Sequence[str]) -> None:
     ]
     console.print(markdown(["words", "probabilities", *names], rows), end="")
     console.print(f"{', '.join(f'{len(part.true):,} {split}' for split, part in words.items())} words")
-    if config.save:
+    intervals = _intervals(words[next(reversed(files))], fitted)
+    told = ", ".join(f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in intervals.items())
+    console.print(f"{next(reversed(files))}, 95% over sentences: {told}")
+    if config.save and config.by == "detection":
         console.print(f"kept: {calibration.save(fitted, judges.home, config.dev)}", markup=False)
     if config.out:
-        write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found})
+        write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found, "intervals": intervals})
     if config.html:
         write_atomically(Path(config.html), _page(judges.home.name, words, ways).encode())
         console.print(f"page: {config.html}", markup=False)
 
 
 def _best(
-    judges: Judges, leads: Sequence[str], sentences: dict[str, list[tagging.Sentence]], console: Console
+    judges: Judges, by: Way, leads: Sequence[str], sentences: dict[str, list[tagging.Sentence]], console: Console
 ) -> tuple[Calibration, dict[str, Labelled]]:
     """The lead that fits the first of the files best, what is fitted with it, and what is said of all words."""
-    found = []
+    found, failed = [], []
     for lead in leads:
-        reader = judges._replace(lead=lead).reader("detection")
-        words = {split: _read(some, reader) for split, some in sentences.items()}
-        fitted = replace(fit(*words["dev"]), lead=lead)
+        reader = judges._replace(lead=lead).reader(by)
+        words = {split: _read(some, reader, by == "masked") for split, some in sentences.items()}
+        try:
+            fitted = replace(fit(words["dev"].logits, words["dev"].true), lead=lead)
+        except ValueError as error:
+            failed.append(error)
+            continue
         loss = log_loss(fitted.probabilities(words["dev"].logits), words["dev"].true)
         console.print(f"{'led in' if lead else 'as they are'}: log loss {loss:.4f} on dev", markup=False)
         found.append((loss, fitted, words))
+    if not found:
+        raise failed[-1]
     _, fitted, words = min(found, key=lambda one: one[0])
     return fitted, words
 
 
-def _read(sentences: list[tagging.Sentence], reader: Reader) -> Labelled:
+def _read(sentences: list[tagging.Sentence], reader: Reader, is_likelihood: bool) -> Labelled:
+    """What is said of words, the higher the worse: a likelihood is turned round."""
     logits = []
     for sentence, reading in zip(sentences, reader.read(" ".join(s.words) for s in sentences), strict=True):
+        reading = reading._replace(said=-reading.said) if is_likelihood else reading
         ends = np.cumsum([len(word) + 1 for word in sentence.words])
         spans = [(int(end) - len(word) - 1, int(end) - 1) for word, end in zip(sentence.words, ends, strict=True)]
         logits.append(logits_of(reading, spans))
     true = np.array([tag == INCORRECT for sentence in sentences for tag in sentence.tags])
-    return Labelled(np.concatenate([np.empty(0), *logits]), true)
+    return Labelled(np.concatenate([np.empty(0), *logits]), true, np.cumsum([len(s.words) for s in sentences]))
 
 
 def _sentences(path: Path) -> list[tagging.Sentence]:
@@ -130,6 +147,16 @@ def _judged(words: Labelled, how: Calibration) -> dict[str, float]:
         "average precision": average_precision(words.logits, words.true),
         "calibration error": calibration_error(reliability(probabilities, words.true)),
         "Brier": brier(probabilities, words.true),
+    }
+
+
+def _intervals(words: Labelled, how: Calibration) -> dict[str, tuple[float, float]]:
+    marked = how.probabilities(words.logits) >= how.threshold
+    return {
+        "F0.5": resampled(words.ends, lambda some: detection(marked[some], words.true[some]).f05),
+        "average precision": resampled(
+            words.ends, lambda some: average_precision(words.logits[some], words.true[some])
+        ),
     }
 
 
