@@ -25,7 +25,7 @@ browser:
 	@command -v chromium >/dev/null || { \
 	    if [ "$$(id -u)" != 0 ]; then why='not root'; \
 	    elif ! command -v apt-get >/dev/null; then why='no apt-get'; \
-	    elif { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+	    elif echo 'installing chromium, to look at the page with'; { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
 	        chromium fonts-liberation; } >/dev/null 2>&1; then why=; else why='apt-get failed'; fi; \
 	    [ -z "$$why" ] || echo "no chromium ($$why): the tests in a browser are skipped"; }
 
@@ -34,7 +34,7 @@ packaged: .venv/core
 	$(BIN)/elektron pretrain configs/packaged.toml --corpus $(CORPUS)
 	$(BIN)/elektron export runs/elektron-english --to src/elektron/packaged --weights float16 --licence apache-2.0 \
 		--text "It has read 407 MB of English Wikipedia (2015, CC BY-SA 3.0) and 327 MB of books in the public domain."
-	$(BIN)/elektron calibrate --dev $(DEV)
+	$(BIN)/elektron calibrate src/elektron/packaged --dev $(DEV)
 
 lint: .venv/test
 	$(BIN)/ruff check .

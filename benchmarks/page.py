@@ -45,8 +45,7 @@ async def asked(client: httpx.AsyncClient, text: str) -> tuple[float, int]:
 
 
 async def alone(client: httpx.AsyncClient, words: int) -> list[tuple[float, int]]:
-    found = [await asked(client, text) for text in itertools.islice(texts(words), _WARM + _ALONE)]
-    return found[_WARM:]
+    return [await asked(client, text) for text in itertools.islice(texts(words), _ALONE)]
 
 
 async def together(client: httpx.AsyncClient, words: int, clients: int, seconds: float) -> list[tuple[float, int]]:
@@ -74,6 +73,8 @@ async def measure(address: str, words: int, clients: int, seconds: float) -> Non
         facts = (await client.get("/api/model")).json()
         print(f"{facts['name']}: {facts['parameters']:,} parameters; texts of {words} words")
         print(f"{'clients':<12}{'requests':>9}{'errors':>8}{'requests/s':>12}{'median':>9}{'95%':>9}{'99%':>9} ms")
+        for text in itertools.islice(texts(words, seed=2), _WARM):
+            await asked(client, text)
         for name, work in (("1", alone(client, words)), (str(clients), together(client, words, clients, seconds))):
             begin = time.perf_counter()
             found = await work

@@ -92,16 +92,15 @@ def main() -> None:
         for who, act in ways.items():
             took, said[who] = timed(act)
             seconds[who].append(took)
-    tokens = sum(map(len, said["ours"]))
+    tokens = {who: sum(map(len, said["theirs" if who == "theirs" else "ours"])) for who in ways}
     pairs = zip(said["ours"], said["theirs"], strict=True)
     apart = np.concatenate([a[: len(b)] - b for a, b in pairs])  # theirs cut what is too long
     print(f"{describe(device)}, torch {torch.__version__}, transformers {transformers.__version__}")
-    print(f"{len(texts):,} texts, {tokens:,} tokens; their best batch has {theirs.size}")
+    print(f"{len(texts):,} texts, {tokens['ours']:,} tokens; their best batch has {theirs.size}")
     print(f"logits {np.sqrt(np.square(apart).mean()):.1e} apart (root mean square), {np.abs(apart).max():.1e} at most")
-    base = statistics.median(seconds["theirs"])
-    for who, took in seconds.items():
-        middle = statistics.median(took)
-        print(f"{who:10}{tokens / middle:12,.0f} tokens/s{base / middle:8.2f}x")
+    rates = {who: tokens[who] / statistics.median(took) for who, took in seconds.items()}
+    for who, rate in rates.items():
+        print(f"{who:10}{rate:12,.0f} tokens/s{rate / rates['theirs']:8.2f}x")
 
 
 if __name__ == "__main__":

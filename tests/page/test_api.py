@@ -70,7 +70,7 @@ def test_the_api_is_documented(client):
     assert set(told["paths"]) == {"/api/detect", "/api/suggest", "/api/model", "/health"}
     for path in ("/api/detect", "/api/suggest"):
         responses = told["paths"][path]["post"]["responses"]
-        for status in ("400", "401", "403", "413", "415", "422", "429", "503"):
+        for status in ("400", "401", "403", "408", "413", "415", "422", "429", "503"):
             reference = responses[status]["content"]["application/json"]["schema"]["$ref"]
             assert reference.endswith("/Problem")
     for name, shape in told["components"]["schemas"].items():
@@ -191,6 +191,7 @@ def test_a_large_body_is_refused_by_its_header(address):
         ({"Host": "[::1]:8391"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
         ({"Host": "localhost:8391", "Origin": "http://localhost:8391"}, 200),
     ],
 )
@@ -222,6 +223,9 @@ def test_a_token_is_demanded(serve):
 
 def test_too_many_requests(serve):
     with httpx.Client(base_url=serve(Limits(rate=2, burst=3))) as client:
+        for _ in range(9):
+            away = client.post("/api/detect", json={"text": "a"}, headers={"Origin": "http://evil.example"})
+            assert away.status_code == 403, "who is not let in takes nothing from who is"
         answers = [client.post("/api/detect", json={"text": "the cat"}) for _ in range(6)]
         assert [answer.status_code for answer in answers].count(200) in (3, 4)
         refused = answers[-1]

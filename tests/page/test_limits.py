@@ -1,11 +1,15 @@
 """Buckets of tokens, by a clock that we wind."""
 
+import socket
+from urllib.parse import urlsplit
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elektron.page.limits import Buckets
+from elektron.page.limits import BodyLimit, Buckets
 from elektron.page.terms import Limits, is_loopback
+from page.conftest import served
 
 
 def test_a_burst_and_then_a_rate():
@@ -36,6 +40,20 @@ def test_memory_is_bounded():
     for n in range(10_000):
         buckets.wait_seconds(f"10.0.{n // 256}.{n % 256}")
     assert len(buckets) <= 4096
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for():
+    """By a client that sends less than it promised, and then nothing."""
+
+    async def app(scope, receive, send):
+        raise AssertionError("it was handed on")
+
+    with served(BodyLimit(app, most_bytes=1000, seconds=0.2)) as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=10) as line:
+            line.sendall(b"POST /api/detect HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")
+            answer = line.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_limits_are_more_than_nothing():

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 
 from elektron.score.lines import lines
 
@@ -16,6 +17,16 @@ def test_it_tells_how_many_bytes_were_read(tmp_path):
     assert sum(1 for _ in lines([str(path) for path in paths], "", told.append)) == 5001
     assert sum(told) == sum(path.stat().st_size for path in paths)
     assert len(told) > 2, "not all at once"
+
+
+def test_a_pipe_with_a_name_is_read_too(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("the cat\na dog\n",))
+    writer.start()
+    told: list[int] = []
+    assert [line.text for line in lines([str(tmp_path / "pipe")], "", told.append)] == ["the cat", "a dog"]
+    writer.join()
+    assert not told
 
 
 def test_a_bar_in_the_terminal_and_the_words_in_the_file(tmp_path):

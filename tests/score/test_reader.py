@@ -96,6 +96,7 @@ def test_short_texts_are_led_in(small_tokenizer, way):
         say = masked_log_probabilities(network, small_tokenizer.specials)
     else:
         say = replaced_logits(make_network(small_tokenizer), small_tokenizer.specials)
+    assert list(Reader(say, small_tokenizer, room + 2, "half a character: \ud800").read(["the cat"]))
     texts = ["the cat", "", "a dog " * 9, "cat " * room, "bird " * (2 * room)]
     led, plain = (list(Reader(say, small_tokenizer, room + 2, how).read(texts)) for how in (lead, ""))
     ids = small_tokenizer.split([lead])[0].ids

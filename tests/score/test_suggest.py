@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from tokenizers import models, pre_tokenizers
 
-from elektron.data.tokenizer import Tokenizer
+from elektron.data.tokenizer import ROLES, Tokenizer
 from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Generator
 from elektron.score.reader import Reading
@@ -49,6 +51,19 @@ def test_whole_words_as_people_write_them(kind, request):
         assert [s.probability for s in better] == sorted((s.probability for s in better), reverse=True)
     assert all(suggestion.text.isupper() for suggestion in found[2])
     assert all(suggestion.text[0].isupper() for suggestion in found[0])
+
+
+def test_no_word_twice_in_a_vocabulary_with_capitals():
+    words = "the The THE a A cat Cat dog Dog".split()
+    vocabulary = {name: number for number, name in enumerate([*ROLES.values(), *words])}
+    raw = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = Tokenizer(raw.to_str())
+    reading = read(tokens, "The dog")
+    suggester = Suggester(Fixed(tokens, [vocabulary[name] for name in words]), tokens)
+    first, second = suggester.suggest([(reading, word) for word in words_of(reading)], 2)
+    assert [suggestion.text for suggestion in first] == ["A", "Cat"]
+    assert [suggestion.text for suggestion in second] == ["the", "The"]
 
 
 def test_punctuation_for_punctuation(small_tokenizer):

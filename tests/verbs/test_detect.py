@@ -14,7 +14,8 @@ import transformers
 from elektron.cli import main
 from elektron.interop.huggingface import load_encoder, save
 from elektron.model.task_heads import Tuned
-from elektron.score.words import logits_of
+from elektron.score.sentences import score_of
+from elektron.score.words import firsts_of, logits_of
 from elektron.verbs.judges import Who, open_judges
 
 transformers.logging.set_verbosity_error()
@@ -262,11 +263,14 @@ def test_a_network_that_gives_other_tags(tagger, tmp_path, monkeypatch, capsys):
 def test_words_of_a_file_have_one_token_that_speaks_for_them(tagger):
     """As `finetune` counts them: the first, also where the tokenizer sees several words."""
     judges = open_judges(Who(model=str(tagger)))
-    (reading,) = judges.reader("detection").read(["the king's cat's"])
-    spans = [(0, 3), (4, 10), (11, 16)]
+    (reading,) = judges.reader("detection").read(["the king's queenly"])
+    spans = [(0, 3), (4, 10), (11, 18)]
     firsts = [int(np.flatnonzero(reading.pieces.offsets[:, 0] >= start)[0]) for start, _ in spans]
     assert len(reading.said) > len(firsts)
     assert logits_of(reading, spans).tolist() == reading.said[firsts].tolist()
+    whole, pieces = score_of(reading, "detection", "sum"), reading.said[firsts_of(reading)]
+    assert whole == pytest.approx(-np.logaddexp(0, pieces.astype(np.float64)).sum())
+    assert whole > score_of(reading._replace(of_firsts=False), "detection", "sum")
     worst = logits_of(reading._replace(of_firsts=False), spans)
     assert (worst >= reading.said[firsts]).all()
     assert (worst > reading.said[firsts]).any()

@@ -34,6 +34,15 @@ def test_it_answers_with_no_training_and_no_flags(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_it_stays_as_it_is(tmp_path, monkeypatch, capsys):
+    before = (PACKAGED / "discriminator" / "calibration.json").read_bytes()
+    (tmp_path / "dev.tsv").write_text("She\tc\nhave\ti\ntwo\tc\ncat\ti\n\nShe\tc\nhas\tc\ntwo\tc\ncats\tc\n")
+    monkeypatch.setattr(sys, "argv", ["elektron", "calibrate", "--dev", str(tmp_path / "dev.tsv")])
+    main()
+    assert "not kept" in capsys.readouterr().out
+    assert (PACKAGED / "discriminator" / "calibration.json").read_bytes() == before
+
+
 def test_it_is_small():
     weights = [PACKAGED / folder / "model.safetensors" for folder in FOLDERS]
     assert sum(path.stat().st_size for path in weights) <= MOST_BYTES

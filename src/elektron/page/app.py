@@ -34,6 +34,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         400: "The body is no JSON.",
         401: "The server was started with a token, and this is not it.",
         403: "Another host or origin than this machine.",
+        408: "The body took too long to arrive.",
         413: "The text or the body is too long.",
         415: "The body is not said to be JSON.",
         422: "The body is JSON of another shape.",
@@ -63,8 +64,9 @@ def create_app(detector: Detector, facts: Facts, limits: Limits, doors: Doors) -
     )
     refuse_kindly(app)
     app.add_middleware(BodyLimit, most_bytes=limits.body_bytes)  # the innermost
-    app.add_middleware(Guard, doors=doors)
+    app.add_middleware(Guard, check=doors.unfit)
     app.add_middleware(RateLimit, buckets=Buckets(limits.rate, limits.burst))
+    app.add_middleware(Guard, check=doors.from_elsewhere)
     app.add_middleware(Catch)
     app.add_middleware(Careful)
     _add_routes(app, desk, facts, limits)

@@ -1,7 +1,7 @@
 """Who may come in: the right host, the right origin, the right token, and nothing but JSON."""
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -34,18 +34,23 @@ class Doors:
     is_public: bool = False
     """Whether others than this machine reach it: by names that it does not know, so the token alone protects it."""
 
-    def refusal(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
-        """Why a request may not come in, if it may not.
+    def from_elsewhere(self, _method: str, _path: str, headers: Headers) -> JSONResponse | None:
+        """Why a request may not come from where it comes from, if it may not; it costs nobody a request of his rate.
 
         A page elsewhere can have its own name point here, or post here from a visitor's browser. The first shows in
         Host, the second in Origin; and JSON cannot be posted across sites without asking, which we do not answer.
         """
-        if not self.is_public:
-            if not is_loopback(_name(headers.get("host", ""))):
-                return refusal(403, "wrong_host", "This server answers to 127.0.0.1 and localhost alone.")
-            origin = headers.get("origin", "")
-            if origin and urlsplit(origin).netloc != headers.get("host"):
-                return refusal(403, "wrong_origin", "Pages of other sites may not ask this server.")
+        if self.is_public:
+            return None
+        if not is_loopback(_name(headers.get("host", ""))):
+            return refusal(403, "wrong_host", "This server answers to 127.0.0.1 and localhost alone.")
+        scheme, _, place = headers.get("origin", "").partition("://")
+        if scheme and place != headers.get("host"):
+            return refusal(403, "wrong_origin", "Pages of other sites may not ask this server.")
+        return None
+
+    def unfit(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
+        """Why a request may not come in, if it may not."""
         if path.startswith("/api/") and self.token and not self._knows(headers):
             return refusal(401, "no_token", "The API needs its token, as in `Authorization: Bearer TOKEN`.")
         if method == "POST" and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
@@ -58,14 +63,14 @@ class Doors:
 
 
 class Guard:
-    """Keeps the doors."""
+    """Keeps a door: whoever is refused goes no further."""
 
-    def __init__(self, app: ASGIApp, doors: Doors) -> None:
-        self._app, self._doors = app, doors
+    def __init__(self, app: ASGIApp, check: Callable[[str, str, Headers], JSONResponse | None]) -> None:
+        self._app, self._check = app, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_request = scope["type"] == "http"
-        refused = self._doors.refusal(scope["method"], scope["path"], Headers(scope=scope)) if is_request else None
+        refused = self._check(scope["method"], scope["path"], Headers(scope=scope)) if is_request else None
         await (refused or self._app)(scope, receive, send)
 
 

@@ -57,15 +57,15 @@ class RateLimit:
 class BodyLimit:
     """Bodies are read here, up to a limit and not for ever, and handed on whole."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        self._app, self._most = app, most_bytes
+    def __init__(self, app: ASGIApp, most_bytes: int, seconds: float = _BODY_SECONDS) -> None:
+        self._app, self._most, self._seconds = app, most_bytes, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            body = await asyncio.wait_for(self._body(scope, receive), _BODY_SECONDS)
+            body = await asyncio.wait_for(self._body(scope, receive), self._seconds)
         except RefusedError as refused:
             await refused.answer(scope, receive, send)
         except TimeoutError:

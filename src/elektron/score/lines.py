@@ -31,9 +31,10 @@ def lines(paths: Sequence[str], field: str = "", advance: Callable[[int], object
         has_records = bool(field) if is_standard else Path(path).suffix == RECORDS
         with nullcontext(_standard_input()) if is_standard else _opened(path) as file:
             number = read = 0
+            tells = not is_standard and file.seekable()  # a pipe with a name does not
             while line := file.readline(_LONGEST):
                 text, number = line.removesuffix("\n"), number + 1
-                if not is_standard and file.buffer.tell() > read:
+                if tells and file.buffer.tell() > read:
                     advance(file.buffer.tell() - read)
                     read = file.buffer.tell()
                 if has_records:

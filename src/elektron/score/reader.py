@@ -44,7 +44,7 @@ class Reader:
 
     def __init__(self, say: Say, tokenizer: Tokenizer, length: int, lead: str = "", of_firsts: bool = False) -> None:
         self._say, self._tokenizer, self._room, self._of_firsts = say, tokenizer, length - ENDS, of_firsts
-        self._lead = tokenizer.split([lead])[0].ids
+        self.lead = tokenizer.split([_readable(lead)])[0].ids
         if self._room < 1:
             raise ValueError(f"rows of {length} tokens have no room for text: at least {ENDS + 1}")
 
@@ -63,9 +63,9 @@ class Reader:
             yield Reading(text, pieces, seen[0] if len(seen) == 1 else _merged(of_text, seen), self._of_firsts)
 
     def _rows(self, ids: np.ndarray, parts: list[tuple[int, int]]) -> list[Row]:
-        room = min(len(self._lead), self._room - len(ids))
+        room = min(len(self.lead), self._room - len(ids))
         if len(parts) == 1 and len(ids) and room:
-            return [Row(np.concatenate([self._lead[len(self._lead) - room :], ids]), room)]
+            return [Row(np.concatenate([self.lead[len(self.lead) - room :], ids]), room)]
         return [Row(ids[start:stop]) for start, stop in parts]
 
 

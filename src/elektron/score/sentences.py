@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from elektron.score.reader import Reading
+from elektron.score.words import firsts_of
 
 Way = Literal["detection", "energy", "masked"]
 Total = Literal["sum", "mean"]
@@ -19,6 +20,6 @@ Total = Literal["sum", "mean"]
 
 def score_of(reading: Reading, way: Way, total: Total) -> float:
     """Of a text without tokens: 0."""
-    said = reading.said.astype(np.float64)
+    said = (reading.said[firsts_of(reading)] if reading.of_firsts else reading.said).astype(np.float64)
     tokens = {"detection": -np.logaddexp(0, said), "energy": -said, "masked": said}[way]
     return float(tokens.sum() if total == "sum" or not len(tokens) else tokens.mean())

@@ -13,6 +13,9 @@ from elektron.score.reader import Reader, Reading
 from elektron.score.rows import ENDS, Row, batches, spoken
 from elektron.score.words import Word
 
+_SPELLINGS = 3
+"""Of one word that a vocabulary may have: the, The, THE."""
+
 
 class Suggestion(NamedTuple):
     """A word, and how likely the generator finds it."""
@@ -28,8 +31,7 @@ class Suggester:
     def __init__(self, generator: Generator, tokenizer: Tokenizer, lead: str = "") -> None:
         self._network, self._specials = generator.eval(), tokenizer.specials
         self._device = next(generator.parameters()).device
-        self._reader = Reader(_nothing_said, tokenizer, generator.encoder.config.positions)
-        self._lead = tokenizer.split([lead])[0].ids
+        self._reader = Reader(_nothing_said, tokenizer, generator.encoder.config.positions, lead)
         lexicon = lexicon_of(tokenizer)
         self._names = tokenizer.spelled(range(tokenizer.vocab_size))
         barred = lexicon.continues.clone()
@@ -50,7 +52,7 @@ class Suggester:
         for batch in batches(rows, self._specials, self._device, self._network.encoder.config.positions):
             chances = spoken(self._network, batch, self._specials.mask).softmax(-1)
             are_words = [int(_has_letters(words[n])) for n in batch.numbers]
-            best = chances.masked_fill(self._barred[are_words], 0).topk(min(count + 1, len(self._names)))
+            best = chances.masked_fill(self._barred[are_words], 0).topk(min(_SPELLINGS * (count + 1), len(self._names)))
             for n, values, ids in zip(batch.numbers, best.values.tolist(), best.indices.tolist(), strict=True):
                 found[n] = self._told(words[n], values, ids)[:count]
         return found
@@ -60,14 +62,17 @@ class Suggester:
         ids, room = reading.pieces.ids, self._network.encoder.config.positions - ENDS - 1
         before, after = ids[: word.first], ids[word.last :]
         left = min(len(before), max(room // 2, room - len(after)))
-        rest = min(len(self._lead), max(0, room - len(before) - len(after)))
-        lead, mask = self._lead[len(self._lead) - rest :], [self._specials.mask]
+        rest = min(len(self._reader.lead), max(0, room - len(before) - len(after)))
+        lead, mask = self._reader.lead[len(self._reader.lead) - rest :], [self._specials.mask]
         return np.concatenate([lead, before[len(before) - left :], mask, after[: room - left]])
 
     def _told(self, word: str, chances: list[float], ids: list[int]) -> list[Suggestion]:
         pairs = zip(ids, chances, strict=True)
         others = [(self._names[i], chance) for i, chance in pairs if chance and self._names[i].lower() != word.lower()]
-        return [Suggestion(_cased(name, word), chance) for name, chance in others]
+        best: dict[str, float] = {}
+        for name, chance in others:
+            best.setdefault(_cased(name, word), chance)
+        return [Suggestion(name, chance) for name, chance in best.items()]
 
 
 def _nothing_said(rows: Sequence[Row]) -> list[np.ndarray]:
@@ -80,7 +85,7 @@ def _has_letters(text: str) -> bool:
 
 
 def _cased(name: str, word: str) -> str:
-    """Written as the word is, where the vocabulary has no capitals."""
+    """A name without capitals, written as the word is."""
     if name != name.lower():
         return name
     return name.upper() if len(word) > 1 and word.isupper() else name.capitalize() if word[:1].isupper() else name

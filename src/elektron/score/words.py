@@ -30,8 +30,7 @@ def words_of(reading: Reading, calibration: Calibration = _UNCALIBRATED) -> list
     text, (_, offsets, words), logits, of_firsts = reading
     if not len(words):
         return []
-    is_first = np.concatenate([[True], (words[1:] != words[:-1]) | (words[1:] < 0)])
-    firsts = np.flatnonzero(is_first)
+    firsts = firsts_of(reading)
     lasts = np.append(firsts[1:], len(words))
     heard = logits[firsts] if of_firsts else np.maximum.reduceat(logits, firsts)
     replaced = calibration.probabilities(heard.astype(np.float64))
@@ -39,10 +38,18 @@ def words_of(reading: Reading, calibration: Calibration = _UNCALIBRATED) -> list
     columns = [part.tolist() for part in (starts, stops, replaced, firsts, lasts)]
     if (starts < stops).all() and (starts[1:] >= stops[:-1]).all() and not _touch_space(text, *columns[:2]):
         return list(map(Word._make, zip(*columns, strict=True)))
-    return _apart(text, map(Word._make, zip(*columns, strict=True)))
+    return _apart(text, map(Word._make, zip(*columns, strict=True)), of_firsts)
 
 
-def _apart(text: str, words: Iterable[Word]) -> list[Word]:
+def firsts_of(reading: Reading) -> np.ndarray:
+    """The first tokens of words."""
+    words = reading.pieces.words
+    is_first = np.ones(len(words), dtype=bool)
+    is_first[1:] = (words[1:] != words[:-1]) | (words[1:] < 0)
+    return np.flatnonzero(is_first)
+
+
+def _apart(text: str, words: Iterable[Word], of_firsts: bool) -> list[Word]:
     """Without overlap and white space; what is left with no characters joins the word before."""
     found: list[Word] = []
     end = 0
@@ -52,8 +59,8 @@ def _apart(text: str, words: Iterable[Word]) -> list[Word]:
             found.append(word._replace(start=start, stop=stop))
             end = stop
         elif found:
-            worse = max(found[-1].replaced, word.replaced)
-            found[-1] = found[-1]._replace(replaced=worse, last=word.last)
+            heard = found[-1].replaced if of_firsts else max(found[-1].replaced, word.replaced)
+            found[-1] = found[-1]._replace(replaced=heard, last=word.last)
     return found
 
 

@@ -29,11 +29,13 @@ def passes(model: Objective, batches: Iterable[Batch], device: torch.device) -> 
     """What the objective makes of batch after batch."""
     was_training = model.training
     model.eval()
-    for batch in batches:
-        original, segments, rows = (tensor.to(device) for tensor in batch)
-        keys = row_keys(NOISE_SEED, 0, rows)
-        yield Pass(original, segments, keys, model(original, segments, keys))
-    model.train(was_training)
+    try:
+        for batch in batches:
+            original, segments, rows = (tensor.to(device) for tensor in batch)
+            keys = row_keys(NOISE_SEED, 0, rows)
+            yield Pass(original, segments, keys, model(original, segments, keys))
+    finally:
+        model.train(was_training)
 
 
 @torch.no_grad()

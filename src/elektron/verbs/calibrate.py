@@ -80,7 +80,9 @@ def main(arguments: Sequence[str]) -> None:
     intervals = _intervals(words[next(reversed(files))], fitted)
     told = ", ".join(f"{name} {100 * low:.1f} to {100 * high:.1f}" for name, (low, high) in intervals.items())
     console.print(f"{next(reversed(files))}, 95% over sentences: {told}")
-    if config.save and config.by == "detection":
+    if config.save and not config.model:
+        console.print("not kept: the model that comes with Elektron stays as it is; export a copy, or name its folder")
+    elif config.save and config.by == "detection":
         console.print(f"kept: {calibration.save(fitted, judges.home, config.dev)}", markup=False)
     if config.out:
         write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found, "intervals": intervals})

@@ -14,10 +14,9 @@ from elektron.data.files import write_parts
 from elektron.score.detector import Detector
 from elektron.score.heatmap import heatmap
 from elektron.score.lines import Line, keep_bytes
-from elektron.score.reader import GATHERED
 from elektron.score.suggest import Suggestion
 from elektron.score.words import Word
-from elektron.verbs.judges import Asked, lines_of, open_judges
+from elektron.verbs.judges import Asked, gathered_for, lines_of, open_judges
 
 _RED, _DIM, _PLAIN = "\x1b[48;2;{};0;0m", "\x1b[2m", "\x1b[0m"
 
@@ -83,11 +82,11 @@ def _marked(config: Config, detector: Detector) -> Iterator[Marked]:
     waiting: deque[Line] = deque()
 
     def texts() -> Iterator[str]:
-        for line in lines_of(config):
+        for line in lines_of(config, is_printing=not config.html):
             waiting.append(line)
             yield line.text
 
-    for reading, words in detector.judge(texts(), 0 if sys.stdin.isatty() else GATHERED):
+    for reading, words in detector.judge(texts(), gathered_for(config)):
         better: list[list[Suggestion]] = [[] for _ in words]
         marked = [n for n, word in enumerate(words) if word.replaced >= config.threshold]
         suggestions = detector.suggest([(reading, words[n]) for n in marked], config.suggest)

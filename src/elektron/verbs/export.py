@@ -1,6 +1,5 @@
 """elektron export RUN: write a run's newest checkpoint as Hugging Face folders, discriminator/ and generator/."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from elektron.config import parse, to_toml
+from elektron.data.files import write_atomically
 from elektron.interop import onnx
 from elektron.interop.card import model_card
 from elektron.interop.huggingface import Precision, role_of, save
@@ -63,6 +63,6 @@ def export(run: Path, to: Path, weights: Precision = "float32", licence: str = "
         card = model_card(role_of(network), *about, records["run"], records.get("held", {}), config, licence, text)
         save(network, opened.tokenizer, to / folder, card, weights)
         if (run / calibration.FILE).exists() and folder == DISCRIMINATOR:
-            shutil.copy(run / calibration.FILE, to / folder)
+            write_atomically(to / folder / calibration.FILE, (run / calibration.FILE).read_bytes())
         folders.append(to / folder)
     return folders

@@ -20,8 +20,8 @@ from elektron.model.weights import lower
 from elektron.score import calibration
 from elektron.score.calibration import Calibration
 from elektron.score.detector import Detector
-from elektron.score.lines import Line, lines
-from elektron.score.reader import Reader
+from elektron.score.lines import STANDARD_INPUT, Line, lines
+from elektron.score.reader import GATHERED, Reader
 from elektron.score.rows import Say, error_logits, masked_log_probabilities, replaced_logits
 from elektron.score.sentences import Way
 from elektron.score.suggest import Suggester
@@ -75,15 +75,21 @@ class Asked(Who):
     """What the text of a record is called, "text" if empty; standard input is taken for records if there is a name."""
 
 
-def lines_of(asked: Asked) -> Iterator[Line]:
-    """The lines of its files, with a bar that tells how far it is, where nothing else is being printed."""
+def lines_of(asked: Asked, is_printing: bool) -> Iterator[Line]:
+    """The lines of its files, with a bar that tells how far it is, where nothing else is printed to the terminal."""
     sizes = [Path(name).stat().st_size for name in asked.files if Path(name).is_file()]
     console = Console(stderr=True)
-    hidden = not console.is_terminal or sys.stdout.isatty() or not sizes
+    hidden = not console.is_terminal or (is_printing and sys.stdout.isatty()) or not sizes
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False) as progress:
         bar = progress.add_task("", total=sum(sizes))
         yield from lines(asked.files, asked.field, lambda some: progress.advance(bar, some))
+
+
+def gathered_for(asked: Asked) -> int:
+    """Characters to read together: what comes from a keyboard is answered line by line."""
+    reads_standard = not asked.files or STANDARD_INPUT in asked.files
+    return 0 if reads_standard and sys.stdin.isatty() else GATHERED
 
 
 class Judges(NamedTuple):

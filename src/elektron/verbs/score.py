@@ -22,7 +22,7 @@ from elektron.score.reader import GATHERED
 from elektron.score.rerank import Candidates, Errors, read_candidates
 from elektron.score.sentences import Total, Way, score_of
 from elektron.tasks.results import markdown
-from elektron.verbs.judges import Asked, Judges, lines_of, open_judges
+from elektron.verbs.judges import Asked, Judges, gathered_for, lines_of, open_judges
 
 _WEIGHTS = (0.0, *np.geomspace(0.01, 10, 61).tolist())
 """That are tried on a list to tune with."""
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _score_lines(config: Config, score: Scorer) -> None:
     keep_bytes(sys.stdout)
-    given, asked = tee(lines_of(config))
-    scores = score((line.text for line in asked), 0 if sys.stdin.isatty() else GATHERED)
+    given, asked = tee(lines_of(config, is_printing=True))
+    scores = score((line.text for line in asked), gathered_for(config))
     for line, value in zip(given, scores, strict=True):
         if config.json:
             print(json.dumps({**(line.record or {"text": line.text}), "score": round(value, 6)}))

@@ -51,7 +51,8 @@ export function keptWords(words, before, after) {
   return kept;
 }
 
-// What `elektron detect --json` prints of a text, offsets in code points.
+// What `elektron detect --json` prints of a text, offsets in code points; with the threshold, and suggestions for the
+// words that were asked about.
 export function asRecord(text, words, threshold, suggestions) {
   const points = pointsOfUnits(text);
   const told = words.map(word => {
