@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from elektron.score.calibration import sigmoid
 from elektron.score.errors import Tokens
 from elektron.tasks.metrics import area_interval, area_under_curve, average_precision, wilson
 
@@ -67,7 +68,7 @@ def band_of(name: str, tokens: Tokens) -> Band:
         name,
         len(true),
         int(true.sum()),
-        float(np.exp(-np.logaddexp(0, -logits)).mean()),
+        float(sigmoid(logits).mean()),
         float((np.logaddexp(0, logits) - logits * true).mean()),
         Share(auc, *area_interval(logits, true)) if has_both else None,
         average_precision(logits, true) if has_both else None,

@@ -38,7 +38,7 @@ class Calibration:
     """What was read before short texts when it was fitted."""
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        return _sigmoid(logits / self.temperature + self.shift)
+        return sigmoid(logits / self.temperature + self.shift)
 
 
 class Bin(NamedTuple):
@@ -60,7 +60,7 @@ def fit(logits: np.ndarray, true: np.ndarray) -> Calibration:
     inputs, weights = np.stack([x, np.ones_like(x)], 1), np.array([1.0, np.log(y.mean() / (1 - y.mean()))])
     centre = np.array([1.0, 0.0])
     for _ in range(_ROUNDS):
-        p = _sigmoid(inputs @ weights)
+        p = sigmoid(inputs @ weights)
         slope = inputs.T @ (p - y) + _PRIOR * (weights - centre)
         curve = (inputs * (p * (1 - p))[:, None]).T @ inputs + _PRIOR * np.eye(2)
         step = np.linalg.solve(curve, slope)
@@ -113,5 +113,5 @@ def load(folder: Path) -> Calibration | None:
     return Calibration(**{name: float(values[name]) for name in _NUMBERS}, lead=str(values[_LEAD]))
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -x))

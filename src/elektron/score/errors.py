@@ -22,6 +22,7 @@ from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Objective, Outcome, noise_of
 from elektron.objectives.proposing import chances
 from elektron.objectives.two_stage import TwoStage
+from elektron.score.calibration import sigmoid
 
 _Telling = Electra | TwoStage | Adversarial | Gumbel | Corrective | AllTokensMLM
 """Those whose generator fills all gaps at once, and so can be asked how sure it was."""
@@ -153,6 +154,6 @@ def _example(found: Seen, place: int, tokenizer: Tokenizer) -> Example:
         was,
         read,
         tokenizer.text(after.tolist()),
-        float(np.exp(-np.logaddexp(0, -logit))),
+        float(sigmoid(logit)),
         None if np.isnan(chance) else float(np.exp(chance)),
     )
