@@ -33,7 +33,7 @@ SHAPE = EncoderConfig(
     heads=2,
     feedforward_width=64,
     embedding_width=16,
-    positions=32,
+    positions=40,
     dropout=0.1,
     attention_dropout=0.1,
 )
@@ -96,6 +96,33 @@ def test_stopped_and_resumed_is_the_same_run(tmp_path, data, watch):
     for steps in (watch.checkpoint_every, 2 * watch.checkpoint_every, 11):
         _run_until(tmp_path / "parts", data, config, watch, steps)
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_short_steps_are_part_of_the_run(tmp_path, data):
+    """Rows of half, a quarter and an eighth come in turn, as many tokens in each batch; stopped and resumed, too."""
+    config = TrainConfig(phases=((11, 40, 2),), short=0.5)
+    shapes = []
+    real = loop.prefetched
+
+    def watched(make, *steps):
+        for batch in real(make, *steps):
+            shapes.append(tuple(batch[0].shape))
+            yield batch
+
+    loop.prefetched = watched
+    try:
+        run_train(tmp_path / "whole", data, config)
+    finally:
+        loop.prefetched = real
+    full = (2, 40)
+    assert shapes == [full, (4, 20), full, (8, 10), full, (16, 5), full, (4, 20), full, (8, 10), full]
+    for steps in (5, 10, 11):
+        _run_until(tmp_path / "parts", data, config, WATCH, steps)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    facts = read(tmp_path / "whole")[0]
+    assert facts["tokens"] == 11 * 80
+    model = make_model(data)
+    assert facts["flops"] == 80 * sum(model.flops_per_token(length) for _, length in shapes)
 
 
 class Stop(Exception):
@@ -225,6 +252,8 @@ def test_a_corpus_smaller_than_a_batch_is_refused(tmp_path, data):
     [
         ({"phases": ()}, "empty"),
         ({"phases": ((0, 16, 4),)}, "at least 1"),
+        ({"phases": ((1, 20, 4),), "short": 0.1}, "cuts rows into 8 parts, which 20 tokens are not"),
+        ({"phases": ((1, 16, 4),), "short": 1.0}, "a share of the steps"),
         ({"phases": ((1, 16, 4),), "accumulate": 3}, "does not divide a batch of 4 rows"),
     ],
 )

@@ -1,8 +1,20 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
+from elektron.train.schedule import (
+    SHORTER,
+    Phase,
+    ScheduleConfig,
+    cut_at,
+    learning_rate,
+    phase_at,
+    total_steps,
+    total_tokens,
+    with_short,
+)
 from reference import training
 
 
@@ -60,3 +72,19 @@ def test_phases_follow_one_another(phases):
 def test_impossible_schedules_are_refused(change):
     with pytest.raises(ValueError, match="--schedule"):
         ScheduleConfig(**change)
+
+
+@given(st.floats(0, 0.9), st.integers(1, 400))
+def test_short_steps_are_spread_and_each_comes_once(short, steps):
+    """Of each length, batches 0, 1, 2, ... without a gap; as many as `with_short` counts, and never two in a row where
+    they are less than half."""
+    cuts = [cut_at(short, step) for step in range(steps)]
+    for times in (1, *SHORTER):
+        assert [cut.step for cut in cuts if cut.times == times] == list(range(sum(cut.times == times for cut in cuts)))
+    if short < 0.5:
+        assert not any(a.times > 1 and b.times > 1 for a, b in pairwise(cuts))
+    parts = with_short((Phase(steps, 64, 3),), short)
+    assert total_steps(parts) == steps
+    assert total_tokens(parts) == steps * 64 * 3
+    for part in parts:
+        assert part.steps == sum(64 // cut.times == part.length for cut in cuts)

@@ -26,7 +26,17 @@ from elektron.train.evaluate import evaluate
 from elektron.train.health import troubles
 from elektron.train.metrics import SINKS, Clock, Metrics, Record, Sink, Tally
 from elektron.train.optimizer import Optimizer, OptimizerConfig
-from elektron.train.schedule import Phase, ScheduleConfig, learning_rate, phase_at, total_steps, total_tokens
+from elektron.train.schedule import (
+    SHORTER,
+    Phase,
+    ScheduleConfig,
+    cut_at,
+    learning_rate,
+    phase_at,
+    total_steps,
+    total_tokens,
+    with_short,
+)
 from elektron.train.stages import begin_stage, share_over
 
 _TRAIN, _HELD = 1, 2
@@ -38,6 +48,9 @@ class TrainConfig:
 
     phases: tuple[tuple[int, int, int], ...] = ((1_000_000, 128, 128),)
     """(steps, row length, rows a step) of each phase in turn."""
+    short: float = 0.0
+    """Share of the steps whose rows are shorter, half, a quarter and an eighth as long in turn, and as many more:
+    networks that have seen full rows only see little in short texts."""
     accumulate: int = 1
     """Parts a batch is cut into, to fit memory: gradients are summed over them before each update."""
     recompute: bool = False
@@ -51,6 +64,10 @@ class TrainConfig:
                 raise ValueError(f"a phase is (steps, row length, rows), all at least 1: {(steps, length, rows)}")
             if self.accumulate < 1 or rows % self.accumulate:
                 raise ValueError(f"--train.accumulate {self.accumulate} does not divide a batch of {rows} rows")
+            if self.short and length % SHORTER[-1]:
+                raise ValueError(f"--train.short cuts rows into {SHORTER[-1]} parts, which {length} tokens are not")
+        if not 0 <= self.short < 1:
+            raise ValueError(f"--train.short is a share of the steps, not {self.short}")
         if not self.phases:
             raise ValueError("--train.phases is empty: there is nothing to train")
 
@@ -95,7 +112,7 @@ def train(
     use_kernels(config.kernels)
     phases = tuple(Phase(*phase) for phase in config.phases)
     total = total_steps(phases)
-    make_batch = _batch_maker(data, phases, seed, device)
+    make_batch = _batch_maker(data, phases, config.short, seed, device)
     for encoder in model.encoders():
         encoder.recompute = config.recompute
     saved = _newest(run, data)
@@ -112,7 +129,7 @@ def train(
         closing(prefetched(make_batch, step, total)) as batches,
     ):
         if "run" not in metrics.last:
-            metrics.write(_facts(step, model, data, phases, device))
+            metrics.write(_facts(step, model, data, with_short(phases, config.short), device))
         clock = Clock(device)
         model.train()
         for batch in batches:
@@ -123,7 +140,7 @@ def train(
             rate = learning_rate(schedule, step - stretch.begin, stretch.end - stretch.begin)
             tally.add(stretch.update(batch, step, rate))
             step += 1
-            clock.count(phase.rows * phase.length, model.flops_per_token(phase.length))
+            clock.count(batch[0].numel(), model.flops_per_token(batch[0].shape[1]))
             display.advance(step)
 
             if step % watch.log_every == 0 or step == total:
@@ -139,10 +156,16 @@ def train(
     return signals[0] if signals else 0
 
 
-def _batch_maker(data: Data, phases: tuple[Phase, ...], seed: int, device: torch.device) -> Callable[[int], Batch]:
+def _batch_maker(
+    data: Data, phases: tuple[Phase, ...], short: float, seed: int, device: torch.device
+) -> Callable[[int], Batch]:
     """The batch of any step of the run."""
-    key = fold(seed_key(seed), _TRAIN)
-    rows = [Rows(data.train, data.tokenizer.specials, p.length, fold(key, n)) for n, p in enumerate(phases)]
+    specials, keys = data.tokenizer.specials, [fold(fold(seed_key(seed), _TRAIN), n) for n in range(len(phases))]
+    rows = [Rows(data.train, specials, p.length, key) for p, key in zip(phases, keys, strict=True)]
+    shorter = [
+        {times: Rows(data.train, specials, p.length // times, fold(key, times)) for times in SHORTER if short}
+        for p, key in zip(phases, keys, strict=True)
+    ]
     for phase, available in zip(phases, rows, strict=True):
         if available.count < phase.rows:
             raise ValueError(
@@ -152,7 +175,9 @@ def _batch_maker(data: Data, phases: tuple[Phase, ...], seed: int, device: torch
 
     def make(step: int) -> Batch:
         number, step_of_phase = phase_at(phases, step)
-        batch = rows[number].batch(step_of_phase, phases[number].rows)
+        times, step_of_cut = cut_at(short, step_of_phase)
+        source = rows[number] if times == 1 else shorter[number][times]
+        batch = source.batch(step_of_cut, times * phases[number].rows)
         return Batch(*(tensor.pin_memory() for tensor in batch)) if device.type == "cuda" else batch
 
     return make

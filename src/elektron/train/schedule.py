@@ -60,6 +60,38 @@ def phase_at(phases: tuple[Phase, ...], step: int) -> tuple[int, int]:
     raise AssertionError(f"step {step} lies past the last phase of {phases}")
 
 
+SHORTER = (2, 4, 8)
+"""How many times as short the rows of short steps are, in turn."""
+
+
+class Cut(NamedTuple):
+    """What the rows of a step are like: so many `times` as short as its phase's, and as many more."""
+
+    times: int
+    step: int
+    """Its number among the steps of such rows."""
+
+
+def cut_at(short: float, step: int) -> Cut:
+    """Of step number `step` of a phase that has a share of `short` steps, spread evenly."""
+    before = int(short * step)
+    if int(short * (step + 1)) == before:
+        return Cut(1, step - before)
+    turn, which = divmod(before, len(SHORTER))
+    return Cut(SHORTER[which], turn)
+
+
+def with_short(phases: tuple[Phase, ...], short: float) -> tuple[Phase, ...]:
+    """The phases, with their short steps as phases of their own: what they cost, not when they come."""
+    parts = []
+    for steps, length, rows in phases:
+        count = int(short * steps)
+        shorts = [(count + len(SHORTER) - 1 - n) // len(SHORTER) for n in range(len(SHORTER))]
+        parts.append(Phase(steps - count, length, rows))
+        parts += [Phase(some, length // n, rows * n) for some, n in zip(shorts, SHORTER, strict=True) if some]
+    return tuple(parts)
+
+
 def total_steps(phases: tuple[Phase, ...]) -> int:
     return sum(phase.steps for phase in phases)
 

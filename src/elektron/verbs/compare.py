@@ -18,7 +18,7 @@ from elektron.objectives import choices, table
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Kind
 from elektron.train.device import choose_device
-from elektron.train.schedule import Phase, total_steps, total_tokens
+from elektron.train.schedule import Phase, total_steps, total_tokens, with_short
 from elektron.verbs import quality
 from elektron.verbs.bench import speed_of
 from elektron.verbs.prepare import prepare
@@ -135,10 +135,14 @@ def _share(config: Config, kind: Kind, words: int) -> Share:
     objective = choices.as_needed(config.objective, kind)
     with torch.device("meta"):
         model = table.build(config.model, objective, Lexicon(Specials(0, 1, 2, 3, 4), words))
-    costs = [phase.rows * phase.length * model.flops_per_token(phase.length) for phase in phases]
+
+    def cost(some: tuple[Phase, ...]) -> float:
+        parts = with_short(some, config.train.short)
+        return sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in parts)
+
     factor = 1.0
     if config.budget_flops:
-        factor = config.budget_flops / sum(phase.steps * cost for phase, cost in zip(phases, costs, strict=True))
+        factor = config.budget_flops / cost(phases)
     elif config.budget_tokens:
         factor = config.budget_tokens / total_tokens(phases)
     elif config.budget_seconds:
@@ -148,8 +152,7 @@ def _share(config: Config, kind: Kind, words: int) -> Share:
     scaled = tuple(phase._replace(steps=round(phase.steps * factor)) for phase in phases)
     if min(phase.steps for phase in scaled) < 1 or total_steps(scaled) < _LEAST_STEPS:
         raise ValueError(f"the budget buys {total_steps(scaled)} steps of {kind}: give more, or make batches smaller")
-    flops = sum(phase.steps * cost for phase, cost in zip(scaled, costs, strict=True))
-    return Share([(p.steps, p.length, p.rows) for p in scaled], flops, total_tokens(scaled))
+    return Share([(p.steps, p.length, p.rows) for p in scaled], cost(scaled), total_tokens(scaled))
 
 
 def _points(run: RunConfig, share: Share) -> dict[int, float]:

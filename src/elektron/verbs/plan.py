@@ -14,7 +14,7 @@ from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Objective
 from elektron.objectives.table import build
 from elektron.train.device import choose_device, describe, matrix_peak
-from elektron.train.schedule import Phase, total_steps, total_tokens
+from elektron.train.schedule import Phase, total_steps, total_tokens, with_short
 from elektron.verbs.measured import exactly, nearest, rate, settings_of, where
 from elektron.verbs.pretrain import configure
 from elektron.verbs.runs import RunConfig, glance_at_data
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     with torch.device("meta"):
         model = build(config.model, config.objective, Lexicon(Specials(0, 1, 2, 3, 4), vocab_size))
     device = choose_device(config.device)
-    flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in phases)
+    parts = with_short(phases, config.train.short)
+    flops = sum(p.steps * p.rows * p.length * model.flops_per_token(p.length) for p in parts)
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _facts(config, model, phases, vocab_size, flops, device.type == "cuda"):
         table.add_row(name, value)

@@ -25,7 +25,7 @@ from elektron.train.checkpoint import FOLDER, all_steps, load, load_newest, rest
 from elektron.train.device import DeviceName
 from elektron.train.loop import TrainConfig, WatchConfig
 from elektron.train.optimizer import OptimizerConfig
-from elektron.train.schedule import ScheduleConfig
+from elektron.train.schedule import Phase, ScheduleConfig, with_short
 from elektron.train.stages import stage_at
 from elektron.verbs.prepare import PrepareConfig
 
@@ -92,7 +92,7 @@ def check(config: RunConfig) -> RunConfig:
         raise ValueError(
             f"rows of {longest} tokens are longer than the model's {positions} positions (--model.positions)"
         )
-    for _, length, _ in config.train.phases:
+    for _, length, _ in with_short(tuple(Phase(*phase) for phase in config.train.phases), config.train.short):
         if masked_count(length, config.objective.mask_rate) > length - SPECIALS:
             raise ValueError(f"--objective.mask-rate {config.objective.mask_rate} leaves nothing of rows of {length}")
     try:
