@@ -173,6 +173,10 @@ def test_a_vocabulary_without_mask(tmp_path, elektron, text_file):
         (["--objective.generator-width", "0.85"], "generator's shape is impossible"),
         (["--train.phases", "4", "64", "4"], "rows of 64 tokens are longer than the model's 32 positions"),
         (["--train.phases", "4", "4", "4"], "rows of 4 tokens are too short"),
+        (
+            ["--train.phases", "4", "32", "4", "--train.short", "0.9"],
+            "too short (--train.short cuts them)",
+        ),
         (["--train.accumulate", "3"], "does not divide a batch of 4 rows"),
         (["--objective.mask-rate", "1.5"], "between 0 and 1"),
         (["--model.dropout", "1"], "dropout and attention_dropout lie in"),

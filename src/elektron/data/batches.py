@@ -22,6 +22,8 @@ from elektron.kernels.counters import elements, fold, unsigned
 
 SPECIALS = 3
 """[CLS] and two [SEP]: what a row holds beside its text."""
+SHORTEST = SPECIALS + 2
+"""Tokens of a row with something on both sides of the cut."""
 _ORDER, _CUT = 1, 2
 _ROUNDS = 4
 _NEVER = np.iinfo(np.int64).max
@@ -39,8 +41,8 @@ class Rows:
     """The endless sequence of rows of one length, in the order that `key` gives them."""
 
     def __init__(self, stream: Stream, specials: Specials, length: int, key: Tensor) -> None:
-        if length < SPECIALS + 2:
-            raise ValueError(f"rows of {length} tokens are too short: the least is {SPECIALS + 2}")
+        if length < SHORTEST:
+            raise ValueError(f"rows of {length} tokens are too short: the least is {SHORTEST}")
         self._stream, self._specials, self._length = stream, specials, length
         self._text = length - SPECIALS
         self._ends = np.append(stream.ends(stream.tokens + self._text), _NEVER)

@@ -8,7 +8,7 @@ import numpy as np
 
 from elektron.config import differences, overlay, read_toml, to_toml
 from elektron.data import tokenizer
-from elektron.data.batches import SPECIALS
+from elektron.data.batches import SHORTEST, SPECIALS
 from elektron.data.files import write_atomically
 from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
@@ -93,6 +93,9 @@ def check(config: RunConfig) -> RunConfig:
             f"rows of {longest} tokens are longer than the model's {positions} positions (--model.positions)"
         )
     for _, length, _ in with_short(tuple(Phase(*phase) for phase in config.train.phases), config.train.short):
+        if length < SHORTEST:
+            cut = " (--train.short cuts them)" if config.train.short else ""
+            raise ValueError(f"rows of {length} tokens are too short{cut}: the least is {SHORTEST}")
         if masked_count(length, config.objective.mask_rate) > length - SPECIALS:
             raise ValueError(f"--objective.mask-rate {config.objective.mask_rate} leaves nothing of rows of {length}")
     try:
