@@ -78,5 +78,6 @@ def _in_words(error: Exception) -> str:
 
 
 def _complain(message: str) -> int:
-    print(f"elektron: {message}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    print(f"elektron{'' if rank == '0' else f', rank {rank}'}: {message}", file=sys.stderr)
     return USER_ERROR

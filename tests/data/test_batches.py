@@ -56,7 +56,8 @@ def test_rows_are_the_reference(tmp_path_factory, parts, length, seed, step, siz
     starts = np.cumsum([0] + [len(part) for part, _ in parts]).tolist()
     ends = {start + end for start, (_, part_ends) in zip(starts[:-1], parts, strict=True) for end in part_ends}
     made = Rows(stream, SPECIALS, length, seed_key(seed))
-    batches = [made.batch(step, size * world, rank, world) for rank in range(world)]
+    whole = np.arange(size * world)
+    batches = [made.batch(step, size * world, places) for places in np.array_split(whole, world)]
     assert torch.cat([batch.rows for batch in batches]).tolist() == list(range(size * world))
     originals, segments = (
         torch.cat([getattr(batch, name) for batch in batches]).tolist() for name in Batch._fields[:2]

@@ -54,7 +54,7 @@ def test_it_learns(kind: Kind, data: Data):
             rate = learning_rate(SCHEDULE, step - stretch.begin, stretch.end - stretch.begin)
             stretch.update(rows.batch(step, ROWS), step, rate)
             step += 1
-        stretch.give_back(model)
+        stretch.optimizer.give_back(model)
     after = evaluate(model, held, device)
     before["detection_auc"] = 0.5
     for name, margin in MARGINS[kind].items():

@@ -19,7 +19,7 @@ from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
 from elektron.tasks.metrics import area_under_curve
-from elektron.train import loop
+from elektron.train import checkpoint, loop
 from elektron.train.checkpoint import all_steps, load_newest
 from elektron.train.loop import TrainConfig, WatchConfig, held_batches, train
 from elektron.train.metrics import read
@@ -131,19 +131,19 @@ class Stop(Exception):
 
 def _run_until(run, data, config, watch, steps):
     """A run that dies just after its checkpoint at `steps` was written."""
-    real = loop.save
+    real = checkpoint.save
 
     def save_and_die(folder, saved, keep):
         real(folder, saved, keep)
         if saved.step == steps:
             raise Stop
 
-    loop.save = save_and_die
+    checkpoint.save = save_and_die
     try:
         with pytest.raises(Stop):
             run_train(run, data, config, watch)
     finally:
-        loop.save = real
+        checkpoint.save = real
 
 
 def test_accumulation_changes_nothing_but_rounding(tmp_path, data):
@@ -185,7 +185,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, data, number):
     before = signal.getsignal(number)
     threading.Thread(target=send, daemon=True).start()
     config = TrainConfig(phases=((100_000, 16, 4),))
-    assert run_train(tmp_path, data, config, replace(WATCH, checkpoint_every=100_000)) == number
+    assert run_train(tmp_path, data, config, replace(WATCH, checkpoint_every=100_000)) == 128 + number
     assert signal.getsignal(number) == before
     (step,) = all_steps(tmp_path)
     assert 0 < step < 100_000

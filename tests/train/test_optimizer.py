@@ -42,7 +42,7 @@ def test_updates_are_google_s(bias_correction, decay, clip, rates, scales):
             assert parameter.grad is not None
             parameter.grad += torch.randn(parameter.shape)
         gradients = {name: p.grad.flatten().tolist() for name, p in model.named_parameters() if p.grad is not None}
-        norm = optimizer.update(rate)
+        norm, _ = optimizer.update(rate)
         assert norm.item() == pytest.approx(sum(g * g for row in gradients.values() for g in row) ** 0.5, rel=1e-5)
         if clip:
             gradients = dict(zip(gradients, training.clipped(list(gradients.values()), clip), strict=True))

@@ -12,7 +12,7 @@ from elektron.model.initial import initialise
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig, Stage
 from elektron.objectives.two_stage import TwoStage
-from elektron.train import loop
+from elektron.train import checkpoint
 from elektron.train.checkpoint import FOLDER, load, load_newest
 from elektron.train.evaluate import evaluate
 from elektron.train.loop import TrainConfig, WatchConfig, held_batches, train
@@ -145,19 +145,19 @@ class Stop(Exception):
 
 def run_until(run, data, steps: int) -> None:
     """A run that dies just after its checkpoint at `steps` was written."""
-    real = loop.save
+    real = checkpoint.save
 
     def save_and_die(folder, saved, keep):
         real(folder, saved, keep)
         if saved.step == steps:
             raise Stop
 
-    loop.save = save_and_die
+    checkpoint.save = save_and_die
     try:
         with pytest.raises(Stop):
             run_train(run, data)
     finally:
-        loop.save = real
+        checkpoint.save = real
 
 
 @pytest.mark.parametrize("stops", [(3,), (SWITCH,), (SWITCH + 1,), (3, SWITCH, 8)])
@@ -233,7 +233,7 @@ def test_gradients_of_what_stands_still_are_not_heard():
         for name, parameter in model.items():
             assert parameter.grad is not None
             parameter.grad += stray if name == "stands" else 0.5
-        norms.append(optimizer.update(0.1).item())
+        norms.append(optimizer.update(0.1).norm.item())
         assert model["stands"].tolist() == [1.0] * 3
         assert not any(tensor.any() for name, tensor in optimizer.state().items() if name.endswith("stands"))
         assert (model["learns"] < 1).all()

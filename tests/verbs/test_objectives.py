@@ -13,7 +13,7 @@ from elektron.objectives.choices import as_needed, check
 from elektron.objectives.lexicon import lexicon_of
 from elektron.objectives.objective import Objective, ObjectiveConfig
 from elektron.objectives.table import OBJECTIVES, build
-from elektron.train import loop
+from elektron.train import checkpoint
 from elektron.train.checkpoint import load_newest
 from elektron.train.loop import TrainConfig, WatchConfig, train
 from elektron.train.metrics import read
@@ -54,7 +54,7 @@ def make_model(data, config: ObjectiveConfig) -> Objective:
 def run_train(run, data, config: ObjectiveConfig, stop: int = 0) -> Objective:
     """A run of ten steps, or one that dies just after its checkpoint at `stop`."""
     run.mkdir(exist_ok=True)
-    real, model = loop.save, make_model(data, config)
+    real, model = checkpoint.save, make_model(data, config)
 
     def save_and_die(folder, saved, keep):
         real(folder, saved, keep)
@@ -63,13 +63,13 @@ def run_train(run, data, config: ObjectiveConfig, stop: int = 0) -> Objective:
 
     watch = WatchConfig(log_every=3, evaluate_every=4, evaluate_rows=4, checkpoint_every=2)
     settings = TrainConfig(phases=((10, 16, 4),)), ScheduleConfig(warmup_steps=2), OptimizerConfig(), watch
-    loop.save = save_and_die
+    checkpoint.save = save_and_die
     try:
         train(run, model, data, 7, *settings)
     except Stop:
         assert stop
     finally:
-        loop.save = real
+        checkpoint.save = real
     return model
 
 

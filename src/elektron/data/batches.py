@@ -50,9 +50,9 @@ class Rows:
         self.count = -(-stream.tokens // self._text)
         """Rows in an epoch: every token is in one, and the last goes on at the beginning of the stream."""
 
-    def batch(self, step: int, size: int, rank: int = 0, world: int = 1) -> Batch:
-        """The share of `rank` in step `step` of a global batch of `size` rows."""
-        places = np.arange(rank * size // world, (rank + 1) * size // world)
+    def batch(self, step: int, size: int, places: np.ndarray | None = None) -> Batch:
+        """Of step `step`, whose global batch has `size` rows: those at `places`, or all."""
+        places = np.arange(size) if places is None else places
         numbers = step * size + places
         starts = endless(numbers, self.count, self._order) * self._text
         cuts = self._cut(starts, numbers)[:, None]

@@ -37,10 +37,11 @@ def adamw_(
     epsilon: float,
     weight_decay: float,
     clip_norm: float,
+    skips: bool = False,
 ) -> None:
     """Flat buffers, of which the first `decayed` elements are decayed. `updates` is t, this one counted; `norm` that of
     all gradients; `scales` has what the rate is multiplied by for each ALIGNMENT elements. A `clip_norm` of 0 clips
-    nothing."""
+    nothing. With `skips`, nothing changes where the norm is not finite."""
     count = len(values)
     _adamw_kernel[(triton.cdiv(count, _BLOCK),)](
         *(values, copies, gradients, first, second, updates, norm, rate, norm if scales is None else scales),
@@ -49,6 +50,7 @@ def adamw_(
         *(epsilon, weight_decay),
         CLIPS=clip_norm > 0,
         SCALES=scales is not None,
+        SKIPS=skips,
         ALIGNED=ALIGNMENT,
         BLOCK=_BLOCK,
         num_warps=8,
@@ -59,10 +61,12 @@ def adamw_(
 def _adamw_kernel(
     values, copies, gradients, first, second, updates, norm, rate, scales, count, decayed, clip_norm,
     beta1, beta2, log_beta1, log_beta2, epsilon, weight_decay,
-    CLIPS: tl.constexpr, SCALES: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    CLIPS: tl.constexpr, SCALES: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
+    if SKIPS:  # what is not a number is not below anything
+        inside &= tl.load(norm) < float("inf")
     g = tl.load(gradients + at, inside, 0.0)
     if CLIPS:
         g *= clip_norm / tl.maximum(tl.load(norm), clip_norm)

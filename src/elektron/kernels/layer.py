@@ -1,5 +1,6 @@
 """What a transformer layer is to the kernels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,14 @@ class LayerWeights(NamedTuple):
     feedforward_gain: Tensor
     feedforward_shift: Tensor
 
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        return self.qkv, self.out, self.up, self.down
+
+
+def unheard(parameter: Tensor) -> None:
+    """Nobody wants to know."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -33,6 +42,12 @@ class Setting:
     attention_rate: float
     recompute: bool
     """Keep only the layers' inputs for the backward pass, unless they are narrow: these keep little."""
+    told: Callable[[Tensor], object] = unheard
+    """Called in the backward pass with each matrix whose gradient this pass adds nothing more to."""
+
+    def tell(self, weights: LayerWeights) -> None:
+        for matrix in weights.matrices:
+            self.told(matrix)
 
 
 def unbound(keys: Tensor | None) -> tuple[Tensor | None, ...]:

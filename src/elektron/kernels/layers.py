@@ -99,8 +99,11 @@ class _Layers(torch.autograd.Function):
             of_layer = _VectorSums(*(parts[number] for parts in sums))
             current, other, factors = _backward(current, other, kept, weights, mask, keys, setting, ctx.shape, of_layer)
             aside.add_matrices(factors, weights)
+            if number + 1 < len(layers):
+                setting.tell(layers[number + 1])  # for whose matrices this stream has waited by now
         _add_vectors(layers, _VectorSums(*(added(parts) for parts in sums)))
         aside.join()
+        setting.tell(layers[0])
         current = current if other is None else current + other
         return current.view(ctx.shape), *[None] * (len(ctx.needs_input_grad) - 1)
 

@@ -105,6 +105,7 @@ class NarrowLayers(torch.autograd.Function):
                 weights,
                 biases[number],
             )
+            setting.tell(weights)
         _add_vectors(layers, added(norms), added(biases))
         assert qkv_grad is not None
         residual.addmm_(qkv_grad, layers[0].qkv)

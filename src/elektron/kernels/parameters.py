@@ -93,12 +93,12 @@ def add_matrices(factors: Factors, w: LayerWeights, biases: Tensor | None = None
     )
     few = min(rows, _ADDED // columns)
     _add_kernel[(tiles, rows // few)](
-        *(gradient(matrix) for matrix in (w.qkv, w.out, w.up, w.down)), parts, **sizes, SPLITS=splits, FEW=few
+        *(gradient(matrix) for matrix in w.matrices), parts, **sizes, SPLITS=splits, FEW=few
     )
 
 
 def _add_by_library(factors: Factors, w: LayerWeights, biases: Tensor | None) -> None:
-    for matrix, left, right in zip((w.qkv, w.out, w.up, w.down), factors[::2], factors[1::2], strict=True):
+    for matrix, left, right in zip(w.matrices, factors[::2], factors[1::2], strict=True):
         add_product(gradient(matrix), left, right)
     if biases is not None:
         biases.zero_()[0] = torch.cat([column_sums(left) for left in factors[::2]])

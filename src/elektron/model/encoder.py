@@ -4,6 +4,7 @@ narrower than the layers.
 Shapes in comments: B rows, T tokens of a row, E embedding width, D width, H heads, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from elektron.kernels.attention import attention
 from elektron.kernels.counters import dropout, fold
 from elektron.kernels.embedding import embed, plainly_embedded
-from elektron.kernels.layer import LayerWeights, Setting
+from elektron.kernels.layer import LayerWeights, Setting, unheard
 from elektron.kernels.layers import fits, run_layers
 from elektron.kernels.products import linear
 
@@ -147,6 +148,8 @@ class Encoder(nn.Module):
         self.config = config
         self.recompute = False
         """Keep only the layers' inputs for the backward pass and compute the rest again."""
+        self.told: Callable[[Tensor], object] = unheard
+        """Who hears from the kernels that the gradient of a layer's matrix is there."""
         self.embeddings = embeddings
         narrow = config.embedding_width != config.width
         self.project = nn.Linear(config.embedding_width, config.width) if narrow else nn.Identity()
@@ -183,7 +186,9 @@ class Encoder(nn.Module):
 
     def _layers(self, x: Tensor, mask: Tensor | None, noise: list[Tensor | None]) -> Tensor:
         config = self.config
-        setting = Setting(config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute)
+        setting = Setting(
+            config.heads, NORM_EPSILON, config.dropout, config.attention_dropout, self.recompute, self.told
+        )
         weights = [layer.weights for layer in self.layers if isinstance(layer, Layer)]
         if fits(x, setting, weights[0].up):
             return run_layers(x, weights, mask, noise, setting)

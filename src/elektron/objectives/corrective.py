@@ -12,11 +12,12 @@ the vocabulary, and a [CLS] whose state is to be alike for the corrupted row and
 A crop is [CLS] and nine tenths of the row in one piece, with positions counted anew. The 2B views of a batch are the B
 corrupted rows and the B crops; the likeness of two is the cosine of their [CLS] states over `contrast_temperature`; a
 view's pair is the other of the same row, and the softmax is over all views but itself. So this term depends on which
-rows come together: with accumulation or several ranks, those of one part of the batch.
+rows come together: with accumulation, those of one part of the batch, on whichever ranks they are.
 
 Shapes in comments: B rows, T tokens of a row, K masked positions of a row, C tokens of a crop, D width.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,7 +35,7 @@ from elektron.objectives.all_tokens_mlm import copied_losses
 from elektron.objectives.electra import JUDGED, discriminator_metrics
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.mlm import NAMED, encoder_metrics, named_tallies
-from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, noise_of
+from elektron.objectives.objective import Noise, Objective, ObjectiveConfig, Outcome, Together, apart, noise_of
 from elektron.objectives.proposing import (
     Proposed,
     generator_metrics,
@@ -92,7 +93,8 @@ class Corrective(Objective):
         # trust, correct, tell apart
         trusted = judge(hidden, self.gate.score.weight, self.gate.score.bias, ~replaced)
         corrected = self._correct(hidden, trusted.scores, replaced, proposed, noise)
-        contrasted = contrast(hidden[:, 0], other[:, 0], config.contrast_temperature)
+        together = self.together if self.training else apart
+        contrasted = contrast(hidden[:, 0], other[:, 0], config.contrast_temperature, together)
         # weigh
         loss = (
             (config.generator_weight * proposed.loss + corrected.loss) / proposed.targets.numel()
@@ -151,12 +153,17 @@ def crops(length: int, keys: Tensor) -> Tensor:
     return F.pad(piece, (1, 0))
 
 
-def contrast(ones: Tensor, others: Tensor, temperature: float) -> Contrasted:
-    """States of rows [B, D] and of the same rows seen otherwise."""
-    views = F.normalize(torch.cat([ones, others]).float(), dim=-1)  # [2B, D]
-    itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
-    likeness = (views @ views.T / temperature).masked_fill(itself, -torch.inf)
-    pairs = torch.arange(len(views), device=views.device).roll(len(ones))
+def contrast(
+    ones: Tensor, others: Tensor, temperature: float, together: Callable[[Tensor], Together] = apart
+) -> Contrasted:
+    """States of rows [B, D] and of the same rows seen otherwise; the rows of all ranks are A."""
+    ours = F.normalize(torch.stack([ones, others], 1).float(), dim=-1)  # [B, 2, D]
+    rows, first = together(ours)  # [A, 2, D]
+    mine, views = (both.transpose(0, 1).flatten(0, 1) for both in (ours, rows))  # [2B, D], [2A, D]
+    at = first + torch.arange(len(ones), device=ones.device)
+    itself, pairs = torch.cat([at, at + len(rows)]), torch.cat([at + len(rows), at])
+    is_itself = itself[:, None] == torch.arange(len(views), device=ones.device)
+    likeness = (mine @ views.T / temperature).masked_fill(is_itself, -torch.inf)
     loss = F.cross_entropy(likeness, pairs, reduction="sum")
     return Contrasted(loss, _contrast_tallies(loss, likeness, pairs))
 

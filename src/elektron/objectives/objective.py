@@ -4,6 +4,7 @@ One objective is one file. table.py has them all by their names, docs/objectives
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -137,6 +138,19 @@ class Stage(NamedTuple):
     """Which begin as which others are."""
 
 
+class Together(NamedTuple):
+    """The rows of all ranks, of which some are ours."""
+
+    rows: Tensor
+    first: int
+    """Where ours begin."""
+
+
+def apart(rows: Tensor) -> Together:
+    """Where there are no others, or they do not matter."""
+    return Together(rows, 0)
+
+
 class Objective(nn.Module, ABC):
     """Networks and their loss."""
 
@@ -149,6 +163,9 @@ class Objective(nn.Module, ABC):
     """What a run consists of."""
     stage: int = 0
     """Which of them it is in."""
+    together: Callable[[Tensor], Together] = staticmethod(apart)
+    """How rows of a part of the batch meet those of other ranks in training, with gradients: for losses that compare
+    them."""
 
     @abstractmethod
     def forward(self, original: Tensor, segments: Tensor, keys: Tensor, progress: Tensor | float = 1.0) -> Outcome:

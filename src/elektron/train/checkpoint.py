@@ -4,6 +4,7 @@ RUN/checkpoints/step-00010000/  model.safetensors  optimizer.safetensors  state.
 """
 
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from elektron.data.files import fields_of, new_folder, read_json, remove_folder,
 from elektron.model.weights import write_tensors
 
 FOLDER = "checkpoints"
-VERSION = 1
+VERSION = 2
 _FILES = _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _MANIFEST = "manifest.json"
 
@@ -45,6 +46,33 @@ def save(run: Path, checkpoint: Checkpoint, keep: int) -> Path:
     for step in all_steps(run)[: -max(1, keep)]:
         remove_folder(folder_of(run, step))
     return folder
+
+
+class Writer:
+    """Writes checkpoints while training goes on, one at a time."""
+
+    def __init__(self, run: Path, keep: int) -> None:
+        self._run, self._keep = run, keep
+        self._thread = ThreadPoolExecutor(1)
+        self._last: Future[Path] | None = None
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Begin to, once the one before is there. Nobody may change its tensors any more."""
+        self.wait()
+        self._last = self._thread.submit(save, self._run, checkpoint, self._keep)
+
+    def wait(self) -> None:
+        """Until all is written; what went wrong with it is raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
+        self.wait()
 
 
 def _name(step: int) -> str:

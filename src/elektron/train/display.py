@@ -9,8 +9,8 @@ from elektron.train.metrics import Record
 class Display:
     """Shows records as they come."""
 
-    def __init__(self, total_steps: int, step: int) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+    def __init__(self, total_steps: int, step: int, is_quiet: bool = False) -> None:
+        self._console = Console(highlight=False, soft_wrap=True, quiet=is_quiet)
         self._total, self._began = total_steps, step
         self._auc = ""
         self._progress = Progress(
@@ -21,7 +21,7 @@ class Display:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=is_quiet or not self._console.is_terminal,
         )
         self._bar = self._progress.add_task("", total=total_steps, completed=step, status="")
 

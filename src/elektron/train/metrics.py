@@ -37,31 +37,40 @@ class Sink(NamedTuple):
 class Metrics:
     """Appends records to a run's metrics.jsonl and hands them to whoever shows them."""
 
-    def __init__(self, run: Path, step: int, sinks: list[Sink]) -> None:
-        """`step` is where the run goes on from: records past it are cut off, so that no step stands twice."""
-        self._path = run / FILE
-        kept = [record for record in read(run) if record["step"] <= step] if self._path.exists() and step else []
-        write_atomically(self._path, "".join(_line(record) for record in kept).encode())
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+    def __init__(self, run: Path | None, step: int, sinks: list[Sink]) -> None:
+        """`step` is where the run goes on from: records past it are cut off, so that no step stands twice. Without a
+        run, nothing is written: all ranks come to the same records, and the first has them."""
+        kept = _kept(run, step) if run else []
+        self._file = open(run / FILE, "a", encoding="utf-8") if run else None  # noqa: SIM115  closed by close()
         self._sinks = sinks
         self.last = {record["kind"]: record for record in kept}
         """The newest record of each kind."""
 
     def write(self, record: Record) -> None:
-        self._file.write(_line(record))
-        self._file.flush()
         self.last[record["kind"]] = record
+        if self._file:
+            self._file.write(_line(record))
+            self._file.flush()
         for sink in self._sinks:
             sink.show(record)
 
     def sync(self) -> None:
         """Make sure that what is written outlives a crash, before a checkpoint says it is there."""
-        os.fsync(self._file.fileno())
+        if self._file:
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
         for sink in self._sinks:
             sink.close()
+
+
+def _kept(run: Path, step: int) -> list[Record]:
+    """The records up to a step, which are then all there are."""
+    kept = [record for record in read(run) if record["step"] <= step] if step and (run / FILE).exists() else []
+    write_atomically(run / FILE, "".join(_line(record) for record in kept).encode())
+    return kept
 
 
 def _line(record: Record) -> str:

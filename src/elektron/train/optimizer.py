@@ -7,7 +7,7 @@ update; gradients are summed in float32 all the same.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,11 @@ from torch.optim.adamw import adamw
 from elektron.kernels.adam import ALIGNMENT, adamw_
 from elektron.kernels.gpu import runs_on
 from elektron.model.weights import is_lowered
+from elektron.train.distributed import ALONE, Reduction, World
 
-_SETTLED = 1e9
+NOTES = 2
+"""Numbers that ranks may tell each other with every update."""
+SETTLED = 1e9
 """A step count at which Adam's bias corrections are 1 to the last bit, and one more is the same in float32."""
 
 
@@ -37,6 +40,9 @@ class OptimizerConfig:
     """Largest norm of all gradients together; 0 for no limit."""
     bias_correction: bool = True
     """Correct the moments for their start at zero; the original does not."""
+    not_finite: Literal["stop", "skip"] = "stop"
+    """Where a gradient is not a finite number: stop the run, whose last checkpoint is from before; or leave the step
+    out, and count it."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
@@ -44,6 +50,14 @@ class OptimizerConfig:
         for name in ("epsilon", "weight_decay", "clip_norm"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--optimizer.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
+
+
+class Snapshot(NamedTuple):
+    """What a checkpoint keeps."""
+
+    weights: dict[str, Tensor]
+    state: dict[str, Tensor]
+    updates: int
 
 
 class _Group(NamedTuple):
@@ -55,9 +69,22 @@ class _Group(NamedTuple):
     """Of the learning rate."""
 
 
+class Updated(NamedTuple):
+    """What became of an update, on the device."""
+
+    norm: Tensor
+    """Of the gradients before clipping; what stands still has no part in it."""
+    is_skipped: Tensor | None
+    """Whether it was left out; None where none ever is."""
+
+
 class Optimizer:
     """Takes a model's float32 parameters into its flat buffer and updates them there. The model is left to compute in
-    `dtype`: its parameters are then the copies. `scale` gives the factor of a parameter's learning rate by its name."""
+    `dtype`: its parameters are then the copies. `scale` gives the factor of a parameter's learning rate by its name.
+    In a world of several ranks, all of them make the same update, of the sum of their gradients."""
+
+    is_recordable = True
+    """Whether a GPU's graph may replay it."""
 
     def __init__(
         self,
@@ -65,9 +92,10 @@ class Optimizer:
         config: OptimizerConfig,
         dtype: torch.dtype = torch.float32,
         scale: Callable[[str], float] = lambda name: 1.0,
+        world: World = ALONE,
     ) -> None:
         self._config = config
-        kinds = {name: (not _is_decayed(name), scale(name)) for name, _ in model.named_parameters()}
+        kinds = {name: (not is_decayed(name), scale(name)) for name, _ in model.named_parameters()}
         named = sorted(model.named_parameters(), key=lambda item: kinds[item[0]])  # stable; decayed first
         self._places: dict[str, tuple[slice, torch.Size]] = {}
         self._groups: list[_Group] = []
@@ -80,7 +108,8 @@ class Optimizer:
                     start = -(-(start + parameter.numel()) // ALIGNMENT) * ALIGNMENT
             self._groups.append(_Group(slice(first, start), 0.0 if kind[0] else config.weight_decay, kind[1]))
         self.values = torch.zeros(start, device=named[0][1].device)
-        self.gradients = torch.zeros_like(self.values)
+        sent = torch.zeros(start + ALIGNMENT, device=self.values.device)
+        self.gradients, self.notes = sent[:start], sent[start : start + NOTES]
         self._moments = {"first": torch.zeros_like(self.values), "second": torch.zeros_like(self.values)}
         self._updates = torch.zeros(len(self._groups), device=self.values.device)
         self._set_updates(0)
@@ -93,6 +122,8 @@ class Optimizer:
             parameter.data = (self._copies if is_lowered(name) else self.values)[where].view(shape)
             parameter.grad_dtype = torch.float32
             parameter.grad = self.gradients[where].view(shape)
+        places = {name: where for name, (where, _) in self._places.items()}
+        self._world, self._reduction = world, Reduction(model, places, sent) if world.is_joined else None
 
     def _scales_of_blocks(self) -> Tensor | None:
         if all(group.scale == 1.0 for group in self._groups):
@@ -103,26 +134,38 @@ class Optimizer:
         return scales
 
     def _set_updates(self, updates: int) -> None:
-        self._updates.fill_(updates if self._config.bias_correction else _SETTLED)
+        self._updates.fill_(updates if self._config.bias_correction else SETTLED)
 
     def zero(self) -> None:
         self.gradients.zero_()
 
-    def update(self, learning_rate: float | Tensor) -> Tensor:
-        """Clip and step. The norm of the gradients before clipping comes back; what stands still has no part in it."""
+    def backward(self, loss: Tensor, is_last: bool) -> None:
+        """Add a loss's gradients to what is there; after the `is_last` one they are summed over ranks."""
+        if self._reduction is not None and is_last:
+            self._reduction.listen()
+        loss.backward()
+
+    def gather(self) -> None:
+        """Go on with the gradients, and the notes, of all ranks."""
+        if self._reduction is not None:
+            self._reduction.finish()
+
+    def update(self, learning_rate: float | Tensor) -> Updated:
+        """Clip and step."""
         for group in self._groups:
             if not group.scale:
                 self.gradients[group.where].zero_()
         norm = self.gradients.norm()
+        is_bad = ~norm.isfinite() if self._config.not_finite == "skip" else None
         if runs_on(self.values) and isinstance(learning_rate, Tensor):
-            self._update_at_once(norm, learning_rate)
+            self._update_at_once(norm, learning_rate, is_bad)
         else:
-            self._update_by_torch(norm, learning_rate)
-        return norm
+            self._update_by_torch(norm, learning_rate, is_bad)
+        return Updated(norm, is_bad)
 
-    def _update_at_once(self, norm: Tensor, learning_rate: Tensor) -> None:
+    def _update_at_once(self, norm: Tensor, learning_rate: Tensor, is_bad: Tensor | None) -> None:
         config = self._config
-        self._updates += 1
+        self._updates += 1 if is_bad is None else ~is_bad
         first, second = self._moments.values()
         decayed = sum(g.where.stop - g.where.start for g in self._groups if g.weight_decay)
         adamw_(
@@ -133,9 +176,10 @@ class Optimizer:
             epsilon=config.epsilon,
             weight_decay=config.weight_decay,
             clip_norm=config.clip_norm,
+            skips=is_bad is not None,
         )
 
-    def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor) -> None:
+    def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
         config = self._config
         if config.clip_norm:
             self.gradients.mul_(config.clip_norm / norm.clamp(min=config.clip_norm))
@@ -148,6 +192,7 @@ class Optimizer:
                 [],
                 [count],
                 fused=True,
+                found_inf=None if is_bad is None else is_bad.float(),
                 amsgrad=False,
                 maximize=False,
                 beta1=config.beta1,
@@ -172,24 +217,46 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """The moments by the parameters' names."""
+        return self._named_moments(self._moments)
+
+    def snapshot(self) -> Snapshot:
+        """All of it as it is now, on the host, whatever the next update does."""
+        values, first, second = (flat.to("cpu", copy=True) for flat in (self.values, *self._moments.values()))
+        return Snapshot(self._by_name(values), self._named_moments({"first": first, "second": second}), self.updates())
+
+    def _named_moments(self, moments: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
             f"{moment}.{name}": values
-            for moment, flat in self._moments.items()
+            for moment, flat in moments.items()
             for name, values in self._by_name(flat).items()
         }
+
+    def updates(self) -> int:
+        """How many were made, those that were skipped not counted; 0 where it does not matter."""
+        return int(self._updates[0]) if self._config.bias_correction else 0
 
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
         return {name: flat[where].view(shape) for name, (where, shape) in self._places.items()}
 
     def load(self, state: dict[str, Tensor], updates: int) -> None:
-        """Go on from `state` after that many updates."""
+        """Go on from `state` after that many updates; the first rank's counts."""
         own = self.state()
-        if set(own) != set(state):
+        if self._world.is_first and set(own) != set(state):
             raise ValueError(f"the optimizer's state is of another model: {sorted(set(own) ^ set(state))[:4]}")
-        for name, values in own.items():
+        for name, values in own.items() if self._world.is_first else ():
             values.copy_(state[name])
+        self._world.spread(self._moments.values())
         self._set_updates(updates)
 
+    def give_back(self, model: nn.Module) -> None:
+        """Let the model have its parameters in full precision again, and be heard no more."""
+        if self._reduction is not None:
+            self._reduction.close()
+        weights = self.weights()
+        for name, parameter in model.named_parameters():
+            parameter.grad = None
+            parameter.data = weights[name].clone()
 
-def _is_decayed(name: str) -> bool:
+
+def is_decayed(name: str) -> bool:
     return not (name.endswith("bias") or "norm" in name)

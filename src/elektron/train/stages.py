@@ -10,8 +10,10 @@ from torch import Tensor
 
 from elektron.objectives.objective import Objective, Outcome, Stage
 from elektron.train.device import precision
+from elektron.train.distributed import ALONE, World
 from elektron.train.optimizer import Optimizer, OptimizerConfig
-from elektron.train.step import Updates
+from elektron.train.sharded import ShardedOptimizer
+from elektron.train.step import AnyOptimizer, Updates
 
 
 class Stretch(NamedTuple):
@@ -19,15 +21,15 @@ class Stretch(NamedTuple):
 
     begin: int
     end: int
-    optimizer: Optimizer
+    optimizer: AnyOptimizer
     update: Updates
 
-    def give_back(self, model: Objective) -> None:
-        """Let the model have its parameters in full precision again."""
-        weights = self.optimizer.weights()
-        for name, parameter in model.named_parameters():
-            parameter.grad = None
-            parameter.data = weights[name].clone()
+
+class Before(NamedTuple):
+    """What a checkpoint left of a stage."""
+
+    state: dict[str, Tensor]
+    updates: int
 
 
 def begins(stages: tuple[Stage, ...], total: int) -> list[int]:
@@ -55,18 +57,28 @@ def begin_stage(
     seed: int,
     accumulate: int,
     step: int,
-    state: dict[str, Tensor] | None = None,
+    before: Before | None = None,
+    *,
+    world: World = ALONE,
+    is_sharded: bool = False,
 ) -> Stretch:
-    """Enter the stage that `step` of `total` is in: at its first step, or with the moments that a checkpoint left."""
+    """Enter the stage that `step` of `total` is in: at its first step, or with what a checkpoint left."""
     number = stage_at(model.stages, step, total)
     stage, (begin, end) = model.stages[number], begins(model.stages, total)[number : number + 2]
     model.stage = number
     if step == begin:
         _inherit(model, stage)
     device = next(model.parameters()).device
-    optimizer = Optimizer(model, config, precision(device), lambda name: float(name.startswith(stage.learns)))
-    if state is not None and step > begin:
-        optimizer.load(state, step - begin)
+
+    def scale(name: str) -> float:
+        return float(name.startswith(stage.learns))
+
+    if is_sharded:
+        optimizer = ShardedOptimizer(model, config, scale, world)
+    else:
+        optimizer = Optimizer(model, config, precision(device), scale, world)
+    if before is not None and step > begin:
+        optimizer.load(*before)
 
     def forward(original: Tensor, segments: Tensor, keys: Tensor, step: Tensor) -> Outcome:
         return model(original, segments, keys, step / total)

@@ -2,7 +2,9 @@
 stopped. With no flags it trains a tiny model on the documentation that came with your Python."""
 
 import sys
+import tomllib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from signal import Signals
@@ -11,7 +13,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from elektron.config import glimpse, overlay, parse, read_toml, split_files
+from elektron.config import glimpse, overlay, parse, read_toml, split_files, to_toml
 from elektron.data import tokenizer
 from elektron.data.corpus import PYTHON_DOCS
 from elektron.data.files import locked
@@ -19,10 +21,13 @@ from elektron.data.shards import INDEX, Data, open_data
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
+from elektron.objectives.objective import Objective
 from elektron.score.reader import Reader
 from elektron.score.rows import replaced_logits
 from elektron.score.words import words_of
 from elektron.train.device import choose_device
+from elektron.train.distributed import ALONE, World, joined
+from elektron.train.ends import OUT_OF_TIME
 from elektron.train.loop import train
 from elektron.verbs import runs
 from elektron.verbs.export import export
@@ -40,7 +45,16 @@ EXAMPLES = (
 
 
 def main(arguments: Sequence[str]) -> None:
-    sys.exit(pretrain(configure(arguments, "elektron pretrain", __doc__ or "")))
+    config = configure(arguments, "elektron pretrain", __doc__ or "")
+    with joined(choose_device(config.device)) as world:
+        code = pretrain(_first_ranks(config, world), world)
+    sys.exit(code)
+
+
+def _first_ranks(config: RunConfig, world: World) -> RunConfig:
+    """What the first rank was told: a run's folder, which decides how it goes on, need not be seen by the others."""
+    told = world.told(to_toml(config))
+    return overlay(RunConfig(), tomllib.loads(told), "the first rank's config")
 
 
 def configure(arguments: Sequence[str], prog: str, description: str, kind: type[Config] = RunConfig) -> Config:
@@ -75,42 +89,57 @@ def _beginning(files: Sequence[Path], flags: Sequence[str]) -> RunConfig:
     return overlay(replace(config, start="original"), settings, choice.init_from or choice.init_generator)
 
 
-def pretrain(config: RunConfig) -> int:
-    """All of a run. Returns the exit code: 0, or 128 plus the number of the signal that ended it."""
-    console = Console(highlight=False, soft_wrap=True)
+def pretrain(config: RunConfig, world: World = ALONE) -> int:
+    """All of a run, or a rank's part in it: the first one reads, writes and speaks. Returns the exit code: 0, 128 plus
+    the number of the signal that ended it, or that of the deadline."""
+    console = Console(highlight=False, soft_wrap=True, quiet=not world.is_first)
     device = choose_device(config.device)
-    with locked(config.run):
-        runs.refuse_other(config)
-        data = _data(config)
+    with locked(config.run) if world.is_first else nullcontext():
+        if world.is_first:
+            runs.refuse_other(config)
+        data = _data(config, world)
         model = runs.build(config, data.tokenizer, data.train.counts(data.index.vocab_size))
         initialise(model, config.seed, config.start)
-        if runs.begins_with_weights(config) and not runs.has_begun(config.run):
-            _refuse_other_tokenizer(config, data.tokenizer)
-            console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
-        runs.write_config(config)
-        tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
-        if config.schedule.warmup_steps >= sum(steps for steps, _, _ in config.train.phases):
-            console.print("[yellow]the run ends before the learning rate is warm: see --schedule.warmup-steps[/]")
+        if world.is_first:
+            _begin(config, model, data, console)
         parts = config.train, config.schedule, config.optimizer, config.watch
-        stopped_by = train(config.run, model.to(device), data, config.seed, *parts)
-        if stopped_by:
-            console.print(f"stopped by {Signals(stopped_by).name}; the same command goes on from here")
-            return 128 + stopped_by
-        for folder in export(config.run, config.run):
-            console.print(f"{folder.name}: {folder}")
-        console.print(f"report: {write_report(config.run)}")
+        code = train(config.run, model.to(device), data, config.seed, *parts, world)
+        if code:
+            why = "out of time" if code == OUT_OF_TIME else f"stopped by {Signals(code - 128).name}"
+            console.print(f"{why}; the same command goes on from here")
+        elif world.is_first:
+            _finish(config, data, console)
+    return code
+
+
+def _begin(config: RunConfig, model: Objective, data: Data, console: Console) -> None:
+    """Give the model its first weights, and the run's folder what names it."""
+    if runs.begins_with_weights(config) and not runs.has_begun(config.run):
+        _refuse_other_tokenizer(config, data.tokenizer)
+        console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
+    runs.write_config(config)
+    tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
+    if config.schedule.warmup_steps >= sum(steps for steps, _, _ in config.train.phases):
+        console.print("[yellow]the run ends before the learning rate is warm: see --schedule.warmup-steps[/]")
+
+
+def _finish(config: RunConfig, data: Data, console: Console) -> None:
+    """Make of the last checkpoint what was asked for."""
+    for folder in export(config.run, config.run):
+        console.print(f"{folder.name}: {folder}")
+    console.print(f"report: {write_report(config.run)}")
     if PYTHON_DOCS in config.corpus:
-        discriminator = model.eval().networks().get("discriminator")
+        discriminator = runs.open_run(config.run).model.networks().get("discriminator")
         if isinstance(discriminator, Discriminator):
             _demonstrate(discriminator, data.tokenizer, console)
-    return 0
 
 
-def _data(config: RunConfig) -> Data:
-    """The run's data, prepared first where a corpus is given. A run that has begun keeps what it has, whatever became
-    of its corpus."""
-    if config.corpus and not (runs.has_begun(config.run) and (config.data_folder / INDEX).exists()):
+def _data(config: RunConfig, world: World) -> Data:
+    """The run's data, prepared first where a corpus is given, by the first rank. A run that has begun keeps what it
+    has, whatever became of its corpus."""
+    if world.is_first and config.corpus and not (runs.has_begun(config.run) and (config.data_folder / INDEX).exists()):
         prepare(config.corpus, config.data_folder, config.prepare)
+    world.wait()
     return open_data(config.data_folder)
 
 

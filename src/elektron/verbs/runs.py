@@ -33,8 +33,8 @@ CONFIG = "config.toml"
 TOKENIZER, DISCRIMINATOR, ENCODER, GENERATOR = "tokenizer", "discriminator", "encoder", "generator"
 USUAL_LENGTH = 128
 """Tokens of a row to evaluate on, where nothing says how long rows were in training."""
-_MAY_CHANGE = ("watch.", "device", "data")
-"""What a run may be resumed with other values of: the same data may lie elsewhere now."""
+_MAY_CHANGE = ("watch.", "device", "data", "train.shard")
+"""What a run may be resumed with other values of: the same data may lie elsewhere now, and there may be other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
