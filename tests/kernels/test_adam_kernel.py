@@ -44,3 +44,23 @@ def test_the_kernel_is_the_equations(clip, updates, dtype, scaled, device):
     for found, expected in ((values, value), (first, m), (second, v)):
         torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(copies, values.to(dtype))
+
+
+@pytest.mark.parametrize("norm", [torch.nan, torch.inf])
+def test_what_is_not_finite_changes_nothing(norm, device):
+    values, gradients, first, second = torch.randn(4, COUNT, device=device).abs()
+    gradients[7] = norm
+    copies, before = values.half(), [tensor.clone() for tensor in (values, first, second)]
+    for skips in (True, False):
+        adamw_(
+            *(values, copies, gradients, first, second, DECAYED, torch.ones(1, device=device)),
+            *(torch.tensor(norm, device=device), torch.tensor(0.01, device=device)),
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            epsilon=1e-6,
+            weight_decay=0.1,
+            clip_norm=1.0,
+            skips=skips,
+        )
+        is_same = [torch.equal(tensor, old) for tensor, old in zip((values, first, second), before, strict=True)]
+        assert is_same == [skips] * 3

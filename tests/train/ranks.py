@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from elektron.train.loop import TrainConfig, WatchConfig, train
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import ScheduleConfig
 from elektron.train.stages import begin_stage
+from elektron.train.step import Batch, Updates
 
 SHAPE = EncoderConfig(
     layers=2,
@@ -182,3 +183,36 @@ def heard(world: World, said: list[str]) -> list[str]:
 
 def run_with_other_data(world: World, folder: Path, data_folder: Path, other: Path) -> int:
     return run(world, folder, data_folder if world.is_first else other, replace(PLAIN, phases=((2, LENGTH, ROWS),)))
+
+
+def run_poisoned(
+    world: World,
+    folder: Path,
+    data_folder: Path,
+    rank: int,
+    steps: tuple[int, ...],
+    not_finite: Literal["stop", "skip"],
+    last: int = STEPS,
+) -> int:
+    """A run in which some updates of one rank meet a gradient that is no number; it is ended after step `last`."""
+    data, now = open_data(data_folder), 0
+    model, real = make_model(data), Updates.__call__
+
+    def poisoned(gradient: Tensor) -> Tensor:
+        return gradient * torch.nan if world.rank == rank and now in steps else gradient
+
+    def watched(self: Updates, batch: Batch, step: int, learning_rate: float, share: float = 1.0) -> Tensor:
+        nonlocal now
+        now = step + 1
+        if now == last < STEPS:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, batch, step, learning_rate, share)
+
+    model.encoder.embeddings.position.weight.register_hook(poisoned)
+    folder.mkdir(parents=True, exist_ok=True)
+    schedule, optimizer = ScheduleConfig(learning_rate=1e-3, warmup_steps=5), OptimizerConfig(not_finite=not_finite)
+    Updates.__call__ = watched
+    try:
+        return train(folder, model, data, 7, PLAIN, schedule, optimizer, replace(WATCH, log_every=10), world)
+    finally:
+        Updates.__call__ = real

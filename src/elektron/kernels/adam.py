@@ -64,9 +64,9 @@ def _adamw_kernel(
     CLIPS: tl.constexpr, SCALES: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if SKIPS:
+        count = tl.where(tl.load(norm) < float("inf"), count, 0)  # what is not a number is not below anything
     inside = at < count
-    if SKIPS:  # what is not a number is not below anything
-        inside &= tl.load(norm) < float("inf")
     g = tl.load(gradients + at, inside, 0.0)
     if CLIPS:
         g *= clip_norm / tl.maximum(tl.load(norm), clip_norm)

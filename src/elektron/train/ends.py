@@ -16,30 +16,48 @@ from elektron.train.distributed import World
 OUT_OF_TIME = 75
 """The exit code of a run that its deadline ended: EX_TEMPFAIL, come again."""
 _LAG = 4
-"""Steps after which a GPU's ranks hear of a note, so that the host need not wait for the device."""
+"""Steps after which the ranks of GPUs hear of an end."""
 
 
 class Ends:
     """What may end a run before its last step: a signal to any rank, or the first rank's clock."""
 
     def __init__(self, world: World, deadline: float) -> None:
-        self._world, self._notes = world, Notes(world)
+        self._world = world
+        self._under_way: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self._last_moment = time.monotonic() + deadline if deadline and world.is_first else math.inf
         self._caught: list[int] = []
         self.code = 0
         """0; once all ranks have heard of an end, 128 plus the signal, or OUT_OF_TIME."""
 
     def ask(self, place: Tensor) -> None:
-        """Before an update."""
-        self._notes.say((float(bool(self._caught)), float(time.monotonic() >= self._last_moment)), place)
+        """Before an update, which sums over ranks what stands in `place`."""
+        if self._world.is_joined:
+            for slot, is_so in zip(place.unbind(), self._reasons(), strict=True):
+                slot.fill_(float(is_so))
 
     def answer(self, place: Tensor) -> None:
         """After it."""
-        caught, late = self._notes.hear(place)
-        if caught:
+        is_caught, is_late = self._heard(place) if self._world.is_joined else self._reasons()
+        if is_caught:
             self.code = 128 + (self._caught[0] if self._caught else signal.SIGTERM)
-        elif late:
+        elif is_late:
             self.code = OUT_OF_TIME
+
+    def _reasons(self) -> tuple[bool, bool]:
+        """Why this rank would end the run."""
+        return bool(self._caught), time.monotonic() >= self._last_moment
+
+    def _heard(self, place: Tensor) -> tuple[bool, bool]:
+        """Why any rank would. A GPU's ranks hear it some steps later, so that the host need not wait for the device."""
+        self._under_way.append(_copied(place))
+        if len(self._under_way) <= (_LAG if place.is_cuda else 0):
+            return False, False
+        numbers, event = self._under_way.popleft()
+        if event is not None:
+            event.synchronize()
+        is_caught, is_late = (numbers > 0).tolist()
+        return is_caught, is_late
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -57,34 +75,6 @@ class Ends:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class Notes:
-    """A few numbers that any rank may set, whose sums all ranks hear at the same step. They travel with the gradients:
-    one message less, and nobody waits."""
-
-    def __init__(self, world: World) -> None:
-        self._is_joined = world.is_joined
-        self._under_way: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
-
-    def say(self, numbers: tuple[float, ...], place: Tensor) -> None:
-        """Before an update, into the `place` that it sums."""
-        if self._is_joined:
-            for slot, number in zip(place.unbind(), numbers, strict=True):
-                slot.fill_(number)
-        else:
-            self._under_way.append((torch.tensor(numbers), None))
-
-    def hear(self, place: Tensor) -> list[float]:
-        """After it: the sums of this update or, on a GPU, of one some steps ago."""
-        if self._is_joined:
-            self._under_way.append(_copied(place))
-        if place.is_cuda and self._is_joined and len(self._under_way) <= _LAG:
-            return [0.0] * len(place)
-        numbers, event = self._under_way.popleft()
-        if event is not None:
-            event.synchronize()
-        return numbers.tolist()
 
 
 def _copied(place: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
