@@ -133,6 +133,29 @@ def test_layers_made_again_are_the_same(width, device):
 
 
 @pytest.mark.parametrize("width", [96, 128, 32])
+def test_a_matrix_is_told_of_when_its_gradient_is_there(width, device):
+    """All of it, and on the stream that goes on; layer by layer, while layers below are still to come."""
+    heads = 3 if width == 96 else 2
+    config = EncoderConfig(layers=3, width=width, heads=heads, feedforward_width=2 * width)
+    weights = [lowered(layer, DTYPES[-1], device) for layer in make_layers(config, 0)]
+    numbers = {id(matrix): n for n, of_layer in enumerate(weights) for matrix in of_layer.matrices}
+    told: list[tuple[int, Tensor, bool]] = []
+
+    def note(matrix: Tensor) -> None:
+        assert matrix.grad is not None
+        told.append((id(matrix), matrix.grad.clone(), weights[0].qkv.grad is None))
+
+    x, pull = torch.randn(2, 2, 16, width).to(device, DTYPES[-1])
+    setting = Setting(heads, 1e-12, 0.0, 0.0, False, note)
+    run_layers(x.requires_grad_(), weights, None, [None] * 3, setting).backward(pull)
+    assert [numbers[place] for place, _, _ in told] == [2] * 4 + [1] * 4 + [0] * 4
+    final = {id(matrix): matrix.grad for of_layer in weights for matrix in of_layer.matrices}
+    for place, seen, _ in told:
+        assert torch.equal(seen, final[place])
+    assert told[0][2]  # the first layer had no gradient yet
+
+
+@pytest.mark.parametrize("width", [96, 128, 32])
 def test_programs_take_turns(width, device, monkeypatch):
     """More tokens than programs take at once: every loop over tokens goes round several times."""
     monkeypatch.setattr(norm, "_PROGRAMS", 2)

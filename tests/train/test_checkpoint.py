@@ -1,5 +1,6 @@
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from elektron.train import checkpoint
-from elektron.train.checkpoint import Checkpoint, all_steps, load_newest, restore, save
+from elektron.train.checkpoint import Checkpoint, Writer, all_steps, load_newest, restore, save
 
 
 def make(step: int) -> Checkpoint:
@@ -129,3 +130,34 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match="another version"):
         load_newest(tmp_path)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The next one waits for it, and so does the end."""
+    may_go_on, real = threading.Event(), checkpoint.save
+
+    def slow(*arguments):
+        assert may_go_on.wait(10)
+        return real(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    with Writer(tmp_path, keep=5) as writer:
+        writer.write(make(1))
+        assert all_steps(tmp_path) == []  # and we are here
+        may_go_on.set()
+        writer.write(make(2))
+        assert all_steps(tmp_path)[:1] == [1]
+    assert all_steps(tmp_path) == [1, 2]
+
+
+def test_what_went_wrong_in_writing_is_raised(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    for waits in (True, False):
+        with pytest.raises(OSError, match="no space left"), Writer(tmp_path, keep=5) as writer:
+            monkeypatch.setattr(checkpoint, "save", fail)
+            writer.write(make(1))
+            if waits:
+                writer.write(make(2))
+    assert all_steps(tmp_path) == []

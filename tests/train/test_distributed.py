@@ -79,6 +79,9 @@ def test_ranks_follow_one_curve(tmp_path, data_folder, alone, size):
     assert ours is not None
     assert theirs is not None
     assert ours.state["updates"] == theirs.state["updates"] == STEPS
+    facts = read(tmp_path)[0]["clock"]
+    assert facts["ranks"] == size
+    assert facts["device"].startswith(f"{size} x CPU" if size > 1 else "CPU")
     for name, tensor in theirs.model.items():
         torch.testing.assert_close(ours.model[name], tensor, rtol=1e-3, atol=1e-5)
 

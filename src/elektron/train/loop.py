@@ -246,7 +246,7 @@ def _facts(
         "flops": flops,
         "unigram_loss": data.unigram_loss(),
         "clock": {
-            "device": describe(device),
+            "device": f"{world.size} x {describe(device)}" if world.size > 1 else describe(device),
             "torch": torch.__version__,
             "elektron": elektron.__version__,
             "ranks": world.size,
