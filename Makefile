@@ -18,7 +18,7 @@ test-all: test
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test
-	$(BIN)/pytest tests/kernels/test_*_kernel.py tests/train/test_step.py
+	$(BIN)/pytest tests/kernels/test_*_kernel.py tests/train/test_step.py tests/train/test_distributed.py
 
 # The page is looked at in Debian's Chromium. Where it is not and cannot be had, those tests are skipped and say so.
 browser:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from elektron.data.batches import Rows
 from elektron.data.shards import Data, open_data
@@ -29,6 +30,7 @@ from elektron.train.ends import Ends
 from elektron.train.loop import TrainConfig, WatchConfig, train
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import ScheduleConfig
+from elektron.train.sharded import shard
 from elektron.train.stages import begin_stage
 from elektron.train.step import Batch, Updates
 
@@ -97,10 +99,17 @@ def make_model(data: Data, kind: Kind = "electra") -> Objective:
     return model
 
 
-def run(world: World, folder: Path, data_folder: Path, config: TrainConfig, watch: WatchConfig = WATCH) -> int:
+def run(
+    world: World,
+    folder: Path,
+    data_folder: Path,
+    config: TrainConfig,
+    watch: WatchConfig = WATCH,
+    device: str = "cpu",
+) -> int:
     """A whole run, or a rank's part in it; its exit code."""
     data = open_data(data_folder)
-    model = make_model(data)
+    model = make_model(data).to(device)
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)
     else:  # the first rank's weights are to count, and nobody else is to need its folder
@@ -134,21 +143,33 @@ class Step(NamedTuple):
     norm: float
 
 
-def second_steps(world: World, data_folder: Path, accumulate: int) -> dict[str, Step]:
+def second_steps(world: World, data_folder: Path, accumulate: int, is_sharded: bool = False) -> dict[str, Step]:
     """A step by every objective, which all ranks make together: the second, because it sends on its way."""
     data, found = open_data(data_folder), {}
     rows = Rows(data.train, data.tokenizer.specials, LENGTH, seed_key(0))
     for kind in OBJECTIVES:
         model = make_model(data, kind).train()
         model.together = world.together
-        stretch = begin_stage(model, 10, OptimizerConfig(clip_norm=0.0), 0, accumulate, 3, world=world)
-        assert isinstance(stretch.optimizer, Optimizer)
+        if is_sharded:
+            shard(model, world, world.size, torch.float32)
+        config = OptimizerConfig(clip_norm=0.0)
+        stretch = begin_stage(model, 10, config, 0, accumulate, 3, world=world, is_sharded=is_sharded)
         for step in (3, 4):
             batch = rows.batch(step, 8, world.share(8, accumulate))
             *tallies, norm, _ = stretch.update(batch, step, 0.0, len(batch.rows) / 8).tolist()
-        found[kind] = Step(stretch.optimizer.gradients.numpy().copy(), world.sums(tallies), norm)
+        found[kind] = Step(_gradients(model), world.sums(tallies), norm)
         stretch.optimizer.give_back(model)
     return found
+
+
+def _gradients(model: Objective) -> np.ndarray:
+    """By name, one after the other: of all that have one."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        found[name] = torch.zeros(parameter.shape) if whole is None else whole
+    return torch.cat([found[name].flatten() for name in sorted(found)]).numpy().copy()
 
 
 def order_of_events(world: World, data_folder: Path) -> list[list[str]]:

@@ -150,14 +150,20 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     assert all_steps(tmp_path) == [1, 2]
 
 
-def test_what_went_wrong_in_writing_is_raised(tmp_path, monkeypatch):
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_what_went_wrong_in_writing_is_raised(tmp_path, monkeypatch, checkpoints):
+    """In the end, or before the next is written."""
+
     def fail(*arguments):
         raise OSError(errno.ENOSPC, "no space left")
 
-    for waits in (True, False):
-        with pytest.raises(OSError, match="no space left"), Writer(tmp_path, keep=5) as writer:
-            monkeypatch.setattr(checkpoint, "save", fail)
-            writer.write(make(1))
-            if waits:
-                writer.write(make(2))
+    monkeypatch.setattr(checkpoint, "save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_all(tmp_path, checkpoints)
     assert all_steps(tmp_path) == []
+
+
+def write_all(run: Path, count: int) -> None:
+    with Writer(run, keep=5) as writer:
+        for step in range(count):
+            writer.write(make(step))

@@ -13,7 +13,7 @@ from conftest import documents
 from elektron.data.corpus import Piece
 from elektron.data.prepare import ShardsConfig, write_shards
 from elektron.train.checkpoint import all_steps, load_newest
-from elektron.train.distributed import ALONE, World
+from elektron.train.distributed import ALONE, World, joined
 from elektron.train.ends import OUT_OF_TIME
 from elektron.train.loop import TrainConfig
 from elektron.train.metrics import read
@@ -125,10 +125,10 @@ def test_a_run_goes_from_shards_to_none_and_back(tmp_path, data_folder, alone):
     assert_same_curves(tmp_path, alone)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_every_objective_has_the_gradients_of_the_whole_batch(data_folder, accumulate):
+@pytest.mark.parametrize(("accumulate", "is_sharded"), [(1, False), (2, False), (2, True)])
+def test_every_objective_has_the_gradients_of_the_whole_batch(data_folder, accumulate, is_sharded):
     expected = second_steps(ALONE, data_folder, accumulate)
-    for of_rank in run_ranks(2, second_steps, data_folder, accumulate):
+    for of_rank in run_ranks(2, second_steps, data_folder, accumulate, is_sharded):
         for kind, found in of_rank.items():
             whole = expected[kind]
             error = np.linalg.norm(found.gradients - whole.gradients)
@@ -175,3 +175,20 @@ def test_the_deadline_ends_a_run(tmp_path, data_folder):
     assert run(ALONE, tmp_path, data_folder, endless, replace(WATCH, deadline=0.2)) == OUT_OF_TIME
     (step,) = all_steps(tmp_path)[-1:]
     assert 0 < step < 1_000_000
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("config", [PLAIN, replace(PLAIN, accumulate=2), replace(PLAIN, kernels=False)])
+def test_nccl_changes_nothing(tmp_path, data_folder, monkeypatch, config):
+    """A world of one rank, whose sums are recorded in the graph with all else: bit for bit the run of no rank."""
+    assert run(ALONE, tmp_path / "alone", data_folder, config, device="cuda") == 0
+    address = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    for name, value in address.items():
+        monkeypatch.setenv(name, value)
+    with joined(torch.device("cuda")) as world:
+        assert run(world, tmp_path / "joined", data_folder, config, device="cuda") == 0
+    ours, theirs = load_newest(tmp_path / "joined"), load_newest(tmp_path / "alone")
+    assert ours is not None
+    assert theirs is not None
+    for tensors, others in ((ours.model, theirs.model), (ours.optimizer, theirs.optimizer)):
+        assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())

@@ -61,6 +61,10 @@ class Writer:
         self.wait()
         self._last = self._thread.submit(save, self._run, checkpoint, self._keep)
 
+    @property
+    def is_idle(self) -> bool:
+        return self._last is None or self._last.done()
+
     def wait(self) -> None:
         """Until all is written; what went wrong with it is raised."""
         last, self._last = self._last, None
