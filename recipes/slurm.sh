@@ -24,8 +24,9 @@ set -u
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150  # seconds that torchrun gives its ranks to save, of the 180 above
 
-# One torchrun a node starts the ranks of that node. If one ends first, the others are still given time to save.
-srun --kill-on-bad-exit=0 torchrun \
+# One torchrun a node starts the ranks of that node. If one ends first, the others are still given time to save. Since
+# Slurm 22.05 a step has one CPU unless it is told again.
+srun --kill-on-bad-exit=0 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \
     --rdzv-backend c10d --rdzv-endpoint "$first:${RENDEZVOUS_PORT:-29400}" --rdzv-id "$SLURM_JOB_ID" \
     -m -- elektron pretrain "$@" &

@@ -76,6 +76,7 @@ def test_scripts_are_sound(script):
 
 
 SRUN = """
+[[ $* == *" --cpus-per-task=3 "* ]] || exit 9
 while [[ $1 == -* ]]; do shift; done
 "$@" & task=$!
 trap 'kill -TERM "$task"' TERM
@@ -91,7 +92,8 @@ esac
 SBATCH = """
 script=$1; shift
 grep -q '^#SBATCH --signal=B:TERM@' "$script" && grep -q '^#SBATCH --requeue' "$script" || exit 9
-export SLURM_JOB_ID=7 SLURM_JOB_NODELIST=localhost SLURM_JOB_NUM_NODES=1 SLURM_GPUS_ON_NODE=1
+export SLURM_JOB_ID=7 SLURM_JOB_NODELIST=localhost SLURM_JOB_NUM_NODES=1
+export SLURM_GPUS_ON_NODE=1 SLURM_CPUS_PER_TASK=3
 bash "$script" "$@" & job=$!
 until grep -q '"train"' "$METRICS" 2>/dev/null; do kill -0 "$job" || exit 9; sleep 0.02; done
 kill -TERM "$job"  # its time is over soon

@@ -1,6 +1,7 @@
 """The model of many GPUs: what must hold of it whatever the numbers, and what a real all-reduce sends."""
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -242,4 +243,8 @@ def test_the_tables_in_the_docs_are_those_that_the_command_makes():
     assert len(tables) > 50
     told = (ROOT / "docs" / "scaling.md").read_text()
     assert [line for line in tables if line not in told] == []
+    measured = re.findall(r'Known\("\w+", \d+, \d+, ([\d.e-]+)\)', (ROOT / "benchmarks" / "scaling.py").read_text())
+    assert len(measured) == 4
+    performance = (ROOT / "docs" / "performance.md").read_text()
+    assert [seconds for seconds in measured if f" {1e3 * float(seconds):.3g} |" not in performance] == []
     assert f"{ClusterConfig().layer_seconds * 1e6:.0f}." in made.splitlines()[0]
