@@ -142,7 +142,8 @@ def test_a_plan_for_many(say):
     assert "rows a GPU 4 4 4 step 1 s 1 s 1 s" in grown
     assert "speed 64 tok/s 256 tok/s 512 tok/s this run 16.7 minutes 4.2 minutes 2.1 minutes GPU" in grown
     assert "computed from a step measured by elektron bench on 2001-02-03" in grown
-    assert "--watch.checkpoint-every" in grown
+    # 12 bytes of 15,457 parameters at 1 GB/s, a failure every 50,000 / 8 hours: the root of 2 * 1.85e-4 * 2.25e7
+    assert "every 91 seconds (--watch.checkpoint-every 91): 0.00%, if one of 8 GPUs fails every 260.4 days" in grown
     assert "cost" not in say(plan, *ONE, "--gpus", "1").split("the batch cut")[1]
 
 

@@ -19,6 +19,7 @@ from elektron.train.scaling import (
     forecast,
     layer_seconds,
     least_rows,
+    lost_share,
 )
 from elektron.train.schedule import Phase
 from elektron.verbs.measured import exactly, nearest, rate, settings_of, where, with_other_rows
@@ -135,12 +136,13 @@ def _cells(found: Forecast, price: float) -> list[str]:
 
 
 def saving(phases: list[PhaseOf], gpus: int, cluster: ClusterConfig) -> str:
-    """How often a run on so many GPUs had better be saved."""
-    cost = checkpoint_seconds(phases[0].measured.parameters, cluster)
-    interval = checkpoint_interval(cost, failure_seconds(gpus, cluster))
+    """How often a run on so many GPUs had better be saved, and what it loses then."""
+    cost, failing = checkpoint_seconds(phases[0].measured.parameters, cluster), failure_seconds(gpus, cluster)
+    interval = checkpoint_interval(cost, failing)
+    lost = lost_share(interval, cost, failing, cluster.restart_seconds)
     steps = interval / forecast(phases, gpus, gpus > least_rows(phases), cluster).step.seconds
     every = f"every {duration(interval)} (--watch.checkpoint-every {max(1, round(steps))})"
-    return f"{every} if one of {gpus:,} fails every {duration(failure_seconds(gpus, cluster))}"
+    return f"{every}: {lost:.2%}, if one of {gpus:,} GPUs fails every {duration(failing)}"
 
 
 def _short(seconds: float) -> str:

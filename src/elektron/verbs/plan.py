@@ -82,7 +82,8 @@ def _tell_of_many(config: Config, model: Objective, vocab_size: int, device: tor
             table.add_row(*cells)
         console.print(f"\n{what}")
         console.print(table, width=20 * (1 + len(lines)))  # numbers that a narrow window breaks are better than none
-    console.print(f"\ncheckpoints lose the least time {forecast.saving(phases, max(config.gpus), cluster)}")
+    saving = forecast.saving(phases, max(config.gpus), cluster)
+    console.print(f"\nthe least time is lost to checkpoints and failures if saved {saving}")
     console.print(f"computed from {source}, and from assumptions about the network (docs/scaling.md): not measured")
 
 
