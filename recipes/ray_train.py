@@ -1,6 +1,6 @@
 """Pre-training by Ray Train, on a Ray cluster (`ray job submit`) whose nodes all see the run's folder and data:
 
-    python recipes/ray_train.py --workers 32 -- configs/base.toml --run /shared/runs/base --data /shared/data
+    python recipes/ray_train.py --workers 32 -- configs/base.toml --train.accumulate 1 --run /nfs/base --data /nfs/data
 
 Ray finds the GPUs, starts a worker on each and starts all of them again when one is lost; what a worker does is
 `elektron pretrain`, as a rank of torchrun would. The run saves itself in its own folder and goes on from there, with as

@@ -2,7 +2,7 @@
 # Pre-training on the nodes of a Slurm cluster, requeued until it is done. With an environment active that has
 # elektron in it, and run and data on storage that all nodes see:
 #
-#     sbatch recipes/slurm.sh configs/base.toml --run /shared/runs/base --data /shared/data
+#     sbatch recipes/slurm.sh configs/base.toml --train.accumulate 1 --run /shared/runs/base --data /shared/data
 #     sbatch --nodes 2 --time 4:00:00 recipes/slurm.sh ...
 #
 # Before its time is over Slurm warns this script alone (B:), which passes the warning on once: the ranks save, and the
@@ -22,7 +22,8 @@
 set -u
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150  # seconds that torchrun gives its ranks to save, of the 180 above
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150     # seconds that torchrun gives its ranks to save, of the 180 above
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else ranks that are started again may look for the dead at old addresses
 
 # One torchrun a node starts the ranks of that node. If one ends first, the others are still given time to save. Since
 # Slurm 22.05 a step has one CPU unless it is told again.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Pre-training on machines that may be taken away (spot, preemptible). On each of them, at boot:
 #
-#     recipes/spot.sh configs/base.toml --run /shared/runs/base --data /shared/data
+#     recipes/spot.sh configs/base.toml --train.accumulate 1 --run /shared/runs/base --data /shared/data
 #
 # SIGTERM means that this machine is to go: it is passed on once, the ranks save, and this script ends with 143. Whoever
 # starts the next machine starts this script on it, and the run goes on.
@@ -19,6 +19,7 @@ set -u
 
 read -ra options <<<"${TORCHRUN:---standalone --nproc-per-node gpu}"
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${GRACE:-110}
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else ranks that are started again may look for the dead at old addresses
 RANKS=$(mktemp -d) || exit
 export RANKS
 trap 'rm -rf "$RANKS"' EXIT

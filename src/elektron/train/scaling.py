@@ -40,8 +40,8 @@ class ClusterConfig:
     """Seconds of a hop within a node: assumed."""
     network_latency: float = 10e-6
     """Seconds of a hop between nodes: assumed."""
-    bucket_bytes: float = 25e6
-    """Gradients that are summed by one call: about what torch's DistributedDataParallel takes."""
+    bucket_bytes: float = 25 * 2**20
+    """Gradients that are summed by one call."""
     overlap: float = 0.8
     """Share of the backward pass that gradients can travel behind: assumed, since both need the same GPU."""
     layer_seconds: float = 34e-6
