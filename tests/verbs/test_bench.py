@@ -129,6 +129,46 @@ def test_a_plan_guesses_where_nothing_is_known(say):
     assert "measured" not in say(plan, *ONE)
 
 
+FREE = ["--cluster.network-bandwidth", "1e300", "--cluster.node-bandwidth", "1e300", "--cluster.layer-seconds", "0"]
+"""Nothing is lost to communication but latencies."""
+
+
+def test_a_plan_for_many(say):
+    remember(*ONE, copy_peak=1e300)
+    said = say(plan, *ONE, *FREE, "--gpus", "1", "4", "8", "--price-per-gpu-hour", "3.6")
+    cut, grown = said.split("the batch cut among the GPUs")[1].split("a batch for each GPU")
+    assert "GPUs 1 4 8 rows a GPU 4 1 0.5 step 1 s 250 ms - all-reduce 0 ms" in cut  # four rows are for four
+    assert "speed 64 tok/s 256 tok/s - this run 16.7 minutes 4.2 minutes - GPU hours 0.278 0.278 - cost 1 1 - 10" in cut
+    assert "rows a GPU 4 4 4 step 1 s 1 s 1 s" in grown
+    assert "speed 64 tok/s 256 tok/s 512 tok/s this run 16.7 minutes 4.2 minutes 2.1 minutes GPU" in grown
+    assert "computed from a step measured by elektron bench on 2001-02-03" in grown
+    # 12 bytes of 15,457 parameters at 1 GB/s, a failure every 50,000 / 8 hours: the root of 2 * 1.85e-4 * 2.25e7
+    assert "every 91 seconds (--watch.checkpoint-every 91): 0.00%, if one of 8 GPUs fails every 260.4 days" in grown
+    assert "cost" not in say(plan, *ONE, "--gpus", "1").split("the batch cut")[1]
+
+
+def test_a_plan_for_many_knows_what_two_batch_sizes_cost(say):
+    """A second for 4 rows, one and a half for 8: half a second for none."""
+    remember(*ONE, copy_peak=1e300)
+    remember("--train.phases", "1000", "16", "8", copy_peak=1e300, step_seconds=(1.5,))
+    remember("--train.phases", "1000", "16", "8", "--model.layers", "2", copy_peak=1e300, step_seconds=(9.0,))
+    assert "step 625 ms all" in say(plan, *ONE, *FREE, "--gpus", "4")
+
+
+def test_a_plan_for_many_says_what_it_goes_by(say):
+    assert "computed from a guess of 30%" in say(plan, *ONE, "--gpus", "2")
+    remember(*ONE)
+    assert "computed from the nearest to it that elektron bench measured on 2001-02-03" in say(
+        plan, "--train.phases", "1000", "16", "8", "--gpus", "2"
+    )
+
+
+@pytest.mark.parametrize("flags", [["--gpus", "12"], ["--gpus", "0"], ["--gpus", "1", "--price-per-gpu-hour", "-1"]])
+def test_plans_without_sense(say, flags):
+    with pytest.raises((ValueError, SystemExit)):
+        say(plan, *ONE, *flags)
+
+
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"some device: 0": {"mfu": 1}}'])
 @pytest.mark.parametrize("verb", [bench, plan])
 def test_a_damaged_cache_is_told_in_words(say, damaged, verb):

@@ -123,6 +123,16 @@ def nearest(device: str, flops_per_token: float, tokens: float) -> Measured | No
     return min(here, key=distance, default=None)
 
 
+def with_other_rows(device: str, settings: dict[str, Any]) -> list[Measured]:
+    """What was measured on this device of the same in batches of other sizes."""
+
+    def rest(of: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in of.items() if name != "rows"}
+
+    here = [measured for measured in kept().values() if measured.device == device]
+    return [m for m in here if rest(m.settings) == rest(settings) and m.settings["rows"] != settings["rows"]]
+
+
 def _part_tokens(settings: dict[str, Any]) -> float:
     """Tokens that go through the networks at a time."""
     return settings["rows"] * settings["length"] / settings["accumulate"]

@@ -1,7 +1,8 @@
 """elektron plan [FILE.toml ...]: what a run would cost, before it is run. Takes the files and flags of `pretrain`, and
-what `elektron bench` has measured on this machine."""
+what `elektron bench` has measured on this machine. `--gpus 1 8 64 1024` tells of many (docs/scaling.md)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from rich.console import Console
@@ -14,19 +15,39 @@ from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import Objective
 from elektron.objectives.table import build
 from elektron.train.device import choose_device, describe, matrix_peak
+from elektron.train.scaling import ClusterConfig
 from elektron.train.schedule import Phase, total_steps, total_tokens, with_short
+from elektron.verbs import forecast
+from elektron.verbs.forecast import UTILISATION, duration
 from elektron.verbs.measured import exactly, nearest, rate, settings_of, where
 from elektron.verbs.pretrain import configure
 from elektron.verbs.runs import RunConfig, glance_at_data
 
-UTILISATION = 0.3
-"""Share of a device's matrix peak that the estimates of time suppose."""
 DATASHEET = {"V100": 125e12, "A100": 312e12, "H100 or H200": 989e12}
 """Dense half-precision FLOP/s, by the makers' datasheets."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """elektron plan"""
+
+    gpus: tuple[int, ...] = ()
+    """Tell what the run would be on so many GPUs like this one, for each number."""
+    price_per_gpu_hour: float = 0.0
+    """What an hour of one GPU costs, by your provider's price list; 0: costs are not told."""
+    cluster: ClusterConfig = ClusterConfig()
+
+    def __post_init__(self) -> None:
+        for count in self.gpus:
+            if count < 1 or (count > self.cluster.gpus_per_node and count % self.cluster.gpus_per_node):
+                nodes = f"whole nodes of {self.cluster.gpus_per_node} (--cluster.gpus-per-node)"
+                raise ValueError(f"--gpus {count}: less than a node, or {nodes}")
+        if self.price_per_gpu_hour < 0:
+            raise ValueError(f"--price-per-gpu-hour cannot be negative: {self.price_per_gpu_hour}")
+
+
 def main(arguments: Sequence[str]) -> None:
-    config = configure(arguments, "elektron plan", __doc__ or "")
+    config = configure(arguments, "elektron plan", __doc__ or "", Config)
     phases = tuple(Phase(*phase) for phase in config.train.phases)
     data = glance_at_data(config)
     vocab_size = data.index.vocab_size if data else config.prepare.vocab_size
@@ -45,7 +66,25 @@ def main(arguments: Sequence[str]) -> None:
     here = _measured_time(config, phases, vocab_size, flops, where(device)) or _time(flops, matrix_peak(device))
     for name, time in [(describe(device), here), *((name, _time(flops, peak)) for name, peak in DATASHEET.items())]:
         table.add_row(f"time on one {name}", time)
-    Console(highlight=False, soft_wrap=True).print(table)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    if config.gpus:
+        _tell_of_many(config, model, vocab_size, device, console)
+
+
+def _tell_of_many(config: Config, model: Objective, vocab_size: int, device: torch.device, console: Console) -> None:
+    phases, source = forecast.measured_phases(config, model, vocab_size, device)
+    cluster = forecast.with_measured_layers(config, config.cluster, phases, vocab_size, device)
+    for grows, what in ((False, "the batch cut among the GPUs"), (True, "a batch for each GPU: another experiment")):
+        table = Table(show_header=False, box=None, pad_edge=False)
+        lines = forecast.table(phases, config.gpus, grows, cluster, config.price_per_gpu_hour)
+        for cells in zip(forecast.header(config.price_per_gpu_hour), *lines, strict=True):
+            table.add_row(*cells)
+        console.print(f"\n{what}")
+        console.print(table, width=20 * (1 + len(lines)))  # numbers that a narrow window breaks are better than none
+    saving = forecast.saving(phases, max(config.gpus), cluster)
+    console.print(f"\nthe least time is lost to checkpoints and failures if saved {saving}")
+    console.print(f"computed from {source}, and from assumptions about the network (docs/scaling.md): not measured")
 
 
 def _facts(
@@ -90,7 +129,7 @@ def _measured_time(
     if len(known) == len(phases):
         seconds = sum(phase.steps * measured.seconds for phase, measured in zip(phases, known, strict=True))
         speed, day = rate(total_tokens(phases) / seconds), min(measured.date for measured in known)
-        return f"{_duration(seconds)} at {speed}, measured by elektron bench on {day}"
+        return f"{duration(seconds)} at {speed}, measured by elektron bench on {day}"
     longest = max(phases, key=lambda phase: total_tokens((phase,)))
     part = longest.rows * longest.length / config.train.accumulate
     like = nearest(device, flops / total_tokens(phases), part)
@@ -102,11 +141,4 @@ def _measured_time(
 
 
 def _time(flops: float, peak: float, utilisation: float = UTILISATION) -> str:
-    return f"{_duration(flops / peak / utilisation)} at {utilisation:.0%} of {peak / 1e12:,.3g} TFLOP/s"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} seconds" if seconds >= 1 else "under a second"
+    return f"{duration(flops / peak / utilisation)} at {utilisation:.0%} of {peak / 1e12:,.3g} TFLOP/s"
