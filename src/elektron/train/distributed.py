@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from elektron.kernels.layer import unheard
 from elektron.model.encoder import Encoder, Layer
@@ -93,6 +95,14 @@ class World:
 ALONE = World()
 
 
+def _meet(backend: str) -> None:
+    """Find the other ranks. Where torchrun starts ranks again after one has died, the addresses of the dead are still
+    in its store: those of each start are kept apart."""
+    store, rank, size = next(rendezvous("env://"))
+    start = f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} of {size}"
+    dist.init_process_group(backend, store=PrefixStore(start, store), rank=rank, world_size=size)
+
+
 class _Gathered(torch.autograd.Function):
     """The rows of all ranks, as the sum of what each has among zeros: shares need not be equal."""
 
@@ -122,7 +132,7 @@ def joined(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     is_ours = not dist.is_initialized()
     if is_ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        _meet("nccl" if device.type == "cuda" else "gloo")
     try:
         host = dist.new_group(backend="gloo", timeout=_PATIENCE)
         assert isinstance(host, dist.ProcessGroup)

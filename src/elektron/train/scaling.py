@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from elektron.model.cost import PASSES
+from elektron.train.distributed import STRETCH_BYTES
 
 GRADIENT_BYTES = 4
 UPDATE_BYTES = 30
@@ -40,7 +41,7 @@ class ClusterConfig:
     """Seconds of a hop within a node: assumed."""
     network_latency: float = 10e-6
     """Seconds of a hop between nodes: assumed."""
-    bucket_bytes: float = 25 * 2**20
+    bucket_bytes: float = STRETCH_BYTES
     """Gradients that are summed by one call."""
     overlap: float = 0.8
     """Share of the backward pass that gradients can travel behind: assumed, since both need the same GPU."""
