@@ -178,7 +178,7 @@ def test_a_run_is_named_after_its_preset():
 
 
 def test_what_a_run_may_be_resumed_with(finished):
-    elektron("pretrain", "--run", finished, "--watch.log-every", 2)
+    elektron("pretrain", "--run", finished, "--watch.log-every", 2, "--train.accumulate", 2)
     for flag, value in (("--objective.mask-rate", "0.3"), ("--seed", "1"), ("--model.layers", "2")):
         with pytest.raises(subprocess.CalledProcessError) as caught:
             elektron("pretrain", "--run", finished, flag, value)

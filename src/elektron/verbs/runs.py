@@ -34,7 +34,8 @@ TOKENIZER, DISCRIMINATOR, ENCODER, GENERATOR = "tokenizer", "discriminator", "en
 USUAL_LENGTH = 128
 """Tokens of a row to evaluate on, where nothing says how long rows were in training."""
 _MAY_CHANGE = ("watch.", "device", "data", "train.shard")
-"""What a run may be resumed with other values of: the same data may lie elsewhere now, and there may be other ranks."""
+"""What a run may be resumed with other values of: the same data may lie elsewhere now, and there may be other ranks,
+which need fewer parts of a batch; a corrective objective compares the rows of a part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,8 @@ def refuse_other(config: RunConfig) -> None:
     if not has_begun(config.run):
         return
     changed = differences(read_config(config.run), config)
-    refused = {name: values for name, values in changed.items() if not name.startswith(_MAY_CHANGE)}
+    may_change = _MAY_CHANGE if config.objective.kind == "corrective" else (*_MAY_CHANGE, "train.accumulate")
+    refused = {name: values for name, values in changed.items() if not name.startswith(may_change)}
     if refused:
         raise ValueError(f"{config.run} is a run with another config: {_told(refused)}. Choose another --run")
 
