@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: quickstart test test-all test-gpu browser packaged lint types format clean
+.PHONY: quickstart test test-all test-gpu test-faults browser packaged lint types format clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain
@@ -15,6 +15,10 @@ test: .venv/test lint types browser
 # Beside these the products of all choices of all objectives, in minutes.
 test-all: test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m grid
+
+# All the faults of docs/reliability.md, many times each, and processes that train together. Half an hour, or it hangs.
+test-faults: .venv/test
+	OMP_NUM_THREADS=1 timeout 1800 $(BIN)/pytest -n auto -m 'faults or distributed' --faults full
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test

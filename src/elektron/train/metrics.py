@@ -42,14 +42,18 @@ class Metrics:
         self._path = run / FILE
         kept = [record for record in read(run) if record["step"] <= step] if self._path.exists() and step else []
         write_atomically(self._path, "".join(_line(record) for record in kept).encode())
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  closed by close()
         self._sinks = sinks
         self.last = {record["kind"]: record for record in kept}
         """The newest record of each kind."""
 
     def write(self, record: Record) -> None:
-        self._file.write(_line(record))
-        self._file.flush()
+        left = memoryview(_line(record).encode())
+        try:
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write {self._path}: {error.strerror}") from error
         self.last[record["kind"]] = record
         for sink in self._sinks:
             sink.show(record)

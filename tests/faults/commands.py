@@ -1,0 +1,143 @@
+"""The command line in processes of their own that can be killed, limited and watched.
+
+They are forked from one server that has imported everything, as importing takes longer than what is done to them; the
+server itself computes nothing, so there is nothing of it that a child could see.
+"""
+
+import itertools
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elektron.cli import main
+from elektron.data import prepare
+
+_IMPORTED = [
+    "__main__",
+    "faults.commands",
+    *(f"elektron.verbs.{v}" for v in "prepare pretrain finetune export".split()),
+]
+_PATIENCE_SECONDS = 120
+"""What takes longer hangs."""
+_BLOCK_BYTES = 20_000
+"""Of text in a shard: a little text makes several."""
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    """Its exit code; minus the signal that ended it."""
+    said: str
+    seconds: float
+
+
+class Moment(NamedTuple):
+    """The n-th sync or rename of a file or folder whose path has these words in it; never, if n is 0."""
+
+    number: int = 0
+    words: tuple[str, ...] = ()
+
+
+@dataclass
+class Command:
+    """A command that runs."""
+
+    process: BaseProcess
+    words: Any
+    """What it says: the end of a pipe."""
+    begun: float
+
+    def kill(self) -> None:
+        """kill -9 of the command and all it has started."""
+        assert self.process.pid is not None
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended, or has no group of its own yet
+            self.process.kill()
+
+    def end(self) -> Ended:
+        self.process.join(_PATIENCE_SECONDS)
+        if self.process.exitcode is None:
+            self.kill()
+            raise AssertionError(f"it hangs; it said: {self._said()}")
+        code, seconds = self.process.exitcode, time.monotonic() - self.begun
+        self.process.close()
+        return Ended(code, self._said(), seconds)
+
+    def _said(self) -> str:
+        with open(self.words.fileno(), errors="replace", closefd=False) as file:
+            return file.read()
+
+
+class Commands:
+    """Starts commands."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_IMPORTED)
+
+    def start(self, *words: object, file_bytes: int = 0, dies_at: Moment = Moment()) -> Command:
+        """`file_bytes`: the longest file that it may write, if any."""
+        reader, writer = self._context.Pipe(duplex=False)
+        arguments = [str(word) for word in words], writer, file_bytes, dies_at
+        process = self._context.Process(target=_run, args=arguments)
+        begun = time.monotonic()
+        process.start()
+        writer.close()
+        return Command(process, reader, begun)
+
+    def run(self, *words: object, file_bytes: int = 0) -> Ended:
+        return self.start(*words, file_bytes=file_bytes).end()
+
+    def done(self, *words: object) -> Ended:
+        """Of a command that must end well."""
+        ended = self.run(*words)
+        assert ended.code == 0, ended.said
+        return ended
+
+    def killed(self, *words: object, after: float) -> Ended:
+        """Of a command that is killed after so many seconds, if it lives that long."""
+        command = self.start(*words)
+        command.process.join(after)
+        command.kill()
+        return command.end()
+
+
+def _run(words: Sequence[str], out: Any, file_bytes: int, dies_at: Moment) -> None:
+    os.setsid()
+    os.dup2(out.fileno(), 1)
+    os.dup2(out.fileno(), 2)
+    out.close()
+    if file_bytes:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    if dies_at.number:
+        os.fsync, os.replace = _dying(dies_at)
+    prepare.BLOCK_BYTES = _BLOCK_BYTES
+    sys.argv = ["elektron", *words]
+    main()
+
+
+def _dying(moment: Moment) -> Iterator[Callable[..., None]]:
+    """os.fsync and os.replace, which end the process instead when the moment has come."""
+    calls = itertools.count(1)
+
+    def of(real: Callable[..., None]) -> Callable[..., None]:
+        def call(what: int | str | Path, *rest: object) -> None:
+            path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+            if all(word in path for word in moment.words) and next(calls) == moment.number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(what, *rest)
+
+        return call
+
+    return map(of, (os.fsync, os.replace))
