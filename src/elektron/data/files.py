@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
+MANIFEST = "manifest.json"
+_SEAL = "sha256"
 
 
 def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
@@ -118,3 +120,39 @@ def fields_of(record: Any, names: Iterable[str], path: Path) -> dict[str, Any]: 
         found = set(record) if isinstance(record, dict) else set()
         raise ValueError(f"{path}: damaged or of another version (differs in {', '.join(sorted(found ^ names))})")
     return record
+
+
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a checksum of itself, so that no digit of it changes unnoticed."""
+    return record | {_SEAL: _digest(record)}
+
+
+def unsealed(record: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
+    """A record that was sealed, read from `path`."""
+    inside = {name: value for name, value in record.items() if name != _SEAL} if isinstance(record, dict) else {}
+    if not isinstance(record, dict) or record.get(_SEAL) != _digest(inside):
+        raise ValueError(f"{path}: damaged, or changed by hand (its {_SEAL} is not that of the rest)")
+    return inside
+
+
+def _digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def write_manifest(folder: Path, but: str = "") -> None:
+    """The checksums of all files in a folder, but of one that people write in."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, but))
+    write_json(folder / MANIFEST, {str(path.relative_to(folder)): sha256(path) for path in paths})
+
+
+def genuine(path: Path) -> Path:
+    """The path itself, if its file is what the manifest beside it says; what has no manifest is not checked."""
+    manifest = path.with_name(MANIFEST)
+    if manifest.exists() and path.exists():
+        sums = read_json(manifest)
+        if not isinstance(sums, dict) or sums.get(path.name) != sha256(path):
+            raise ValueError(
+                f"{path}: damaged, or changed since it was written (its checksum is not that in {manifest}): "
+                "write it again, or remove the manifest if the change is yours"
+            )
+    return path

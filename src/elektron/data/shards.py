@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elektron.data.files import fields_of, read_json, sha256, write_atomically
+from elektron.data.files import fields_of, read_json, sha256, unsealed, write_atomically
 from elektron.data.tokenizer import FILE as TOKENIZER_FILE
 from elektron.data.tokenizer import Tokenizer
 
@@ -153,11 +153,11 @@ def read_index(folder: Path) -> Index:
         raise ValueError(f"{folder} holds no prepared data (no {INDEX}): make some with `elektron prepare`")
     try:
         record = read_json(path)
+        if isinstance(record, dict) and record.get("version") != VERSION:
+            raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}")
+        record = fields_of(unsealed(record, path), [f.name for f in fields(Index)], path)
     except ValueError as error:
         raise ValueError(f"{error}; run `elektron prepare` again") from error
-    if isinstance(record, dict) and record.get("version") != VERSION:
-        raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}; prepare it again")
-    record = fields_of(record, [f.name for f in fields(Index)], path)
     record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], path)) for s in record["shards"])
     return Index(**record)
 

@@ -74,13 +74,27 @@ def _line(record: Record) -> str:
 
 def read(run: Path) -> list[Record]:
     """A run's records; a last line that a crash cut off does not count."""
-    records = []
-    for line in (run / FILE).read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    path = run / FILE
+    *whole, _ = path.read_bytes().split(b"\n")
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
+
+
+def read_begun(run: Path) -> list[Record]:
+    """The records of a run that has begun, the facts about it first."""
+    records = read(run)
+    if not records or records[0]["kind"] != "run":
+        raise ValueError(f"{run / FILE}: damaged (it does not begin with the facts of the run)")
     return records
+
+
+def _parsed(line: bytes, where: str) -> Record:
+    try:
+        record = json.loads(line)
+        if isinstance(record["kind"], str) and isinstance(record["step"], int):
+            return record
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ValueError(f"{where}: damaged; remove the line to go on without it")
 
 
 class Tally:

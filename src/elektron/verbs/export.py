@@ -55,7 +55,7 @@ def export(run: Path, to: Path, weights: Precision = "float32", licence: str = "
     if not (run / CONFIG).exists():
         raise ValueError(f"{run} is no run: it has no {CONFIG}")
     opened = open_model(run)
-    records = {record["kind"]: record for record in metrics.read(run) if record["step"] <= opened.step}
+    records = {record["kind"]: record for record in metrics.read_begun(run) if record["step"] <= opened.step}
     config = to_toml(opened.config)
     folders = []
     for folder, network in opened.model.networks().items():
