@@ -26,7 +26,10 @@ VERBS = {
 
 USER_ERROR = 2
 _ROOM = "make room, and run the same command again: what was whole is still"
-_HELP = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM}
+_HELP = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ROOM),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable, or choose another folder"),
+}
 """What to do about a disk's trouble."""
 TRACEBACK = "ELEKTRON_TRACEBACK"
 

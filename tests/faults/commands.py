@@ -7,15 +7,17 @@ server itself computes nothing, so there is nothing of it that a child could see
 import itertools
 import multiprocessing
 import os
+import random
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from elektron.cli import main
 from elektron.data import prepare
@@ -27,6 +29,7 @@ _IMPORTED = [
 ]
 _PATIENCE_SECONDS = 120
 """What takes longer hangs."""
+_PAUSE_SECONDS = 1.0
 _BLOCK_BYTES = 20_000
 """Of text in a shard: a little text makes several."""
 
@@ -41,10 +44,22 @@ class Ended(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The n-th sync or rename of a file or folder whose path has these words in it; never, if n is 0."""
+    """The n-th sync or rename of a file or folder whose path has these words in it, and what happens then."""
 
-    number: int = 0
-    words: tuple[str, ...] = ()
+    number: int
+    words: tuple[str, ...]
+    act: Literal["die", "wait", "vanish", "freeze"] = "die"
+    """To `folder`: its name is taken away, or it can be written no more."""
+    folder: Path = Path()
+
+
+class Fate(NamedTuple):
+    """What a command has to bear."""
+
+    file_bytes: int = 0
+    """The longest file that it may write; any if 0."""
+    moment: Moment | None = None
+    clock_jumps: bool = False
 
 
 @dataclass
@@ -85,18 +100,16 @@ class Commands:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_IMPORTED)
 
-    def start(self, *words: object, file_bytes: int = 0, dies_at: Moment = Moment()) -> Command:
-        """`file_bytes`: the longest file that it may write, if any."""
+    def start(self, *words: object, fate: Fate = Fate()) -> Command:
         reader, writer = self._context.Pipe(duplex=False)
-        arguments = [str(word) for word in words], writer, file_bytes, dies_at
-        process = self._context.Process(target=_run, args=arguments)
+        process = self._context.Process(target=_run, args=([str(word) for word in words], writer, fate))
         begun = time.monotonic()
         process.start()
         writer.close()
         return Command(process, reader, begun)
 
-    def run(self, *words: object, file_bytes: int = 0) -> Ended:
-        return self.start(*words, file_bytes=file_bytes).end()
+    def run(self, *words: object, fate: Fate = Fate()) -> Ended:
+        return self.start(*words, fate=fate).end()
 
     def done(self, *words: object) -> Ended:
         """Of a command that must end well."""
@@ -112,32 +125,52 @@ class Commands:
         return command.end()
 
 
-def _run(words: Sequence[str], out: Any, file_bytes: int, dies_at: Moment) -> None:
+def _run(words: Sequence[str], out: Any, fate: Fate) -> None:
     os.setsid()
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
     out.close()
-    if file_bytes:
+    if fate.file_bytes:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    if dies_at.number:
-        os.fsync, os.replace = _dying(dies_at)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (fate.file_bytes, fate.file_bytes))
+    if fate.moment:
+        os.fsync, os.replace = _waiting_for(fate.moment)
+    if fate.clock_jumps:
+        time.time, time.perf_counter = _jumping(time.time), _jumping(time.perf_counter)
     prepare.BLOCK_BYTES = _BLOCK_BYTES
     sys.argv = ["elektron", *words]
     main()
 
 
-def _dying(moment: Moment) -> Iterator[Callable[..., None]]:
-    """os.fsync and os.replace, which end the process instead when the moment has come."""
+def _waiting_for(moment: Moment) -> Iterator[Callable[..., None]]:
+    """os.fsync and os.replace, at one call of which it happens."""
     calls = itertools.count(1)
 
     def of(real: Callable[..., None]) -> Callable[..., None]:
         def call(what: int | str | Path, *rest: object) -> None:
             path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
             if all(word in path for word in moment.words) and next(calls) == moment.number:
-                os.kill(os.getpid(), signal.SIGKILL)
+                _happen(moment)
             real(what, *rest)
 
         return call
 
     return map(of, (os.fsync, os.replace))
+
+
+def _happen(moment: Moment) -> None:
+    match moment.act:
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "wait":
+            time.sleep(_PAUSE_SECONDS)
+        case "vanish":
+            moment.folder.rename(moment.folder.with_name("away"))
+        case "freeze":
+            subprocess.run(["chattr", "+i", moment.folder], check=True)
+
+
+def _jumping(real: Callable[[], float]) -> Callable[[], float]:
+    """A clock that is years off, another way each time."""
+    draw = random.Random(0)
+    return lambda: real() + draw.uniform(-1e9, 1e9)

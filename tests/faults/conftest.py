@@ -138,5 +138,5 @@ def _timeless(path: Path) -> bytes:
 
 def _without_cost(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _without_cost(inside) for name, inside in value.items() if name != "cost"}
+        return {name: _without_cost(inside) for name, inside in value.items() if name not in ("cost", "sha256")}
     return [_without_cost(inside) for inside in value] if isinstance(value, list) else value

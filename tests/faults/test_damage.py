@@ -7,7 +7,7 @@ import pytest
 
 from elektron.data.files import MANIFEST
 from elektron.train.checkpoint import FOLDER, all_steps
-from faults.commands import Commands, Ended, Moment
+from faults.commands import Commands, Ended, Fate, Moment
 from faults.conftest import MODEL, PHASES, TUNING, WATCH, contents
 from faults.counting import Faults
 
@@ -43,7 +43,7 @@ def half(workshop: Path, commands: Commands, text_file: Path) -> tuple[Path, dic
     run, kept = workshop / "half" / "run", workshop / "half" / "kept"
     words = "pretrain", "--corpus", text_file, "--prepare.vocab-size", 128, "--prepare.workers", 1, "--run", run
     flags = *MODEL, *WATCH, *PHASES
-    commands.start(*words, *flags, dies_at=Moment(5, ("step-00000012",))).end()
+    commands.start(*words, *flags, fate=Fate(moment=Moment(5, ("step-00000012",)))).end()
     assert all_steps(run) == [4, 8]
     for left_behind in (run / FOLDER).glob(".*"):
         shutil.rmtree(left_behind)

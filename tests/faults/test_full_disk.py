@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elektron.train.checkpoint import all_steps, folder_of, load
-from faults.commands import Commands, Ended, Moment
+from faults.commands import Commands, Ended, Fate, Moment
 from faults.conftest import contents, small_disk
 from faults.counting import Faults
 
@@ -38,7 +38,7 @@ def test_files_that_may_not_grow(verb, undisturbed, commands: Commands, faults: 
     for size in sizes if faults.is_full else faults.random.sample(sizes, 1):
         shutil.rmtree(whole.out)
         with faults.inject(f"full disk under {verb} (a limit of file sizes)"):
-            told(commands.run(*whole.words, file_bytes=size - 1), whole.out)
+            told(commands.run(*whole.words, fate=Fate(file_bytes=size - 1)), whole.out)
             stands(whole.out)
             commands.done(*whole.words)
             faults.same(whole.contents, contents(whole.out))
@@ -67,7 +67,7 @@ def test_a_disk_that_fills_up_later(undisturbed, commands: Commands, faults: Fau
     for _ in range(faults.times(1, 10)):
         disk = whole.out.parent
         with small_disk(disk), faults.inject("full disk under pretrain (that goes on)"):
-            commands.start(*whole.words, dies_at=Moment(5, ("step-00000012",))).end()
+            commands.start(*whole.words, fate=Fate(moment=Moment(5, ("step-00000012",)))).end()
             assert all_steps(whole.out) == [4, 8]
             fill(disk, faults.random.randrange(4096, 100_000))
             told(commands.run(*whole.words), whole.out)

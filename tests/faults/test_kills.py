@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from elektron.train.checkpoint import FOLDER, all_steps
-from faults.commands import Commands, Moment
+from faults.commands import Commands, Fate, Moment
 from faults.conftest import contents
 from faults.counting import Faults
 
@@ -35,7 +35,7 @@ def test_killed_at_the_syncs_and_renames(verb, undisturbed, commands: Commands, 
     whole, moment = undisturbed(verb), 0
     place = str(whole.out), "step-00000008" if verb == "pretrain" else ""
     for moment in range(1, 1000) if faults.is_full else [faults.random.randrange(1, 9)]:
-        ended = commands.start(*whole.words, dies_at=Moment(moment, place)).end()
+        ended = commands.start(*whole.words, fate=Fate(moment=Moment(moment, place))).end()
         if ended.code == 0:
             break  # there are fewer of them
         with faults.inject(f"kill -9 at a sync or rename of {verb}"):

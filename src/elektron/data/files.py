@@ -41,10 +41,12 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder to write into, which takes the place of `folder` when all is well and vanishes when it is not."""
+    """An empty folder to write into, which takes the place of `folder` when all is well and vanishes when it is not.
+    The folder around `folder` is made if need be, but none around that: a run that was moved away is not begun anew."""
     unfinished, discarded = (folder.with_name(f"{mark}{folder.name}") for mark in (UNFINISHED, DISCARDED))
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished.parent.mkdir(exist_ok=True)
+    unfinished.mkdir()
     try:
         yield unfinished
         sync_folder(unfinished)

@@ -139,7 +139,7 @@ class Clock:
     def lap(self, peak: float | None) -> dict[str, float]:
         """What was done since the last lap, and how fast; `peak` is the device's FLOP/s, if known."""
         wait(self._device)
-        seconds = time.perf_counter() - self._start
+        seconds = max(1e-9, time.perf_counter() - self._start)  # whatever a clock may do
         speed = {"seconds": seconds, "tokens_per_second": self._tokens / seconds}
         if peak:
             speed["mfu"] = self._flops / seconds / peak
