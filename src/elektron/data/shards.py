@@ -19,7 +19,7 @@ import numpy as np
 
 from elektron.data.files import fields_of, read_json, sha256, unsealed, write_atomically
 from elektron.data.tokenizer import FILE as TOKENIZER_FILE
-from elektron.data.tokenizer import Tokenizer
+from elektron.data.tokenizer import Tokenizer, from_json
 
 INDEX = "index.json"
 MAGIC, VERSION = b"ELEKTRON", 1
@@ -242,7 +242,7 @@ class Data:
 def open_data(folder: Path, verify: bool = True) -> Data:
     """Open a prepared folder; every byte of it is checked against its checksum first, unless it is only glanced at."""
     index = read_index(folder)
-    tokenizer = Tokenizer((folder / TOKENIZER_FILE).read_text(encoding="utf-8"), index.special_tokens)
+    tokenizer = from_json(folder / TOKENIZER_FILE, index.special_tokens)
     if tokenizer.hash != index.tokenizer_sha256:
         raise ValueError(f"{folder / TOKENIZER_FILE} is not the tokenizer these shards were made with")
     if verify:

@@ -158,11 +158,12 @@ def load(source: str | Path, config: TokenizerConfig) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"no such tokenizer: {str(source)!r} is neither a file nor a folder")
     if path.suffix == ".json":
-        return _from_json(path, ROLES)
+        return from_json(path, ROLES)
     return _from_vocabulary(path, config.lowercase, config.strip_accents)
 
 
-def _from_json(path: Path, names: dict[str, str]) -> Tokenizer:
+def from_json(path: Path, names: dict[str, str]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; `names` are its special tokens."""
     try:
         return Tokenizer(_text(path), names)
     except ValueError as error:
@@ -180,7 +181,7 @@ def _from_folder(folder: Path, config: TokenizerConfig) -> Tokenizer:
     settings = _settings(folder / "special_tokens_map.json") | _settings(folder / SETTINGS)
     names = {role: _token_text(settings.get(f"{role}_token", usual), folder) for role, usual in ROLES.items()}
     if (folder / FILE).is_file():
-        return _from_json(folder / FILE, names)
+        return from_json(folder / FILE, names)
     if (folder / VOCABULARY).is_file():
         lowercase = settings.get("do_lower_case", config.lowercase)
         accents = settings.get("strip_accents")
