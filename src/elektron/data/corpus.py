@@ -260,7 +260,7 @@ def _json_object(line: bytes, where: str, errors: Literal["strict", "replace"]) 
         record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors))
     except UnicodeDecodeError as error:
         raise _not_text(where, error.start, "is not UTF-8") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
     if not isinstance(record, dict):
         raise ValueError(f"{where}: {type(record).__name__}, not an object; every line must be one")

@@ -111,7 +111,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error})") from error
 
 
