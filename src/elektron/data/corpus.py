@@ -321,19 +321,28 @@ def _undecoded(values: pyarrow.Array) -> pyarrow.Array:
 
 
 def _hub_documents(source: str, config: ReadingConfig) -> Iterator[str]:
+    for number, row in enumerate(_hub_rows(source), 1):
+        yield _field(row, f"{source}, row {number}", config)
+
+
+def _hub_rows(source: str) -> Iterator[dict[str, Any]]:
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(f"{source}: reading the Hub needs `pip install 'elektron[hf]'`") from error
     name, part, split = _hub_parts(source)
     try:
-        rows = load_dataset(name, part, split=split, streaming=True)
-    except FileNotFoundError:
-        if part or name.count("/") != 1 or name.startswith((".", "/")):
-            raise
-        rows = load_dataset(*name.split("/"), split=split, streaming=True)  # not OWNER/NAME, but NAME/CONFIG
-    for number, row in enumerate(rows, 1):
-        yield _field(row, f"{source}, row {number}", config)
+        try:
+            rows = load_dataset(name, part, split=split, streaming=True)
+        except FileNotFoundError:
+            if part or name.count("/") != 1 or name.startswith((".", "/")):
+                raise
+            rows = load_dataset(*name.split("/"), split=split, streaming=True)  # not OWNER/NAME, but NAME/CONFIG
+        yield from rows
+    except OSError:
+        raise
+    except Exception as error:  # its readers raise what they like
+        raise ValueError(f"{source}: the datasets library cannot read it ({error})") from error
 
 
 def _hub_parts(source: str) -> tuple[str, str | None, str]:

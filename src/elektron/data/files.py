@@ -24,7 +24,8 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """`write_atomically`, of parts that are made one after the other."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with open(unfinished, "wb") as file:
+        unfinished.unlink(missing_ok=True)
+        with open(unfinished, "xb") as file:  # never through a link that somebody has left under this name
             for part in parts:
                 file.write(part)
             file.flush()

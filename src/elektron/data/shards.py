@@ -158,6 +158,8 @@ def read_index(folder: Path) -> Index:
         record = fields_of(unsealed(record, path), [f.name for f in fields(Index)], path)
     except ValueError as error:
         raise ValueError(f"{error}; run `elektron prepare` again") from error
+    for outside in (shard["file"] for shard in record["shards"] if Path(shard["file"]).name != shard["file"]):
+        raise ValueError(f"{path}: names {outside!r}, which is not in this folder; run `elektron prepare` again")
     record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], path)) for s in record["shards"])
     return Index(**record)
 
