@@ -8,6 +8,7 @@ length are cut from the stream when they are needed, so phases of different leng
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from elektron.data.tokenizer import Tokenizer, from_json
 
 INDEX = "index.json"
 MAGIC, VERSION = b"ELEKTRON", 1
+_NAME = re.compile(r"[\w-]+\.bin")
 _LAYOUT = struct.Struct("<8sIIQQQQ16s16s")
 _TOKEN_TYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
@@ -158,9 +160,10 @@ def read_index(folder: Path) -> Index:
         record = fields_of(unsealed(record, path), [f.name for f in fields(Index)], path)
     except ValueError as error:
         raise ValueError(f"{error}; run `elektron prepare` again") from error
-    for outside in (shard["file"] for shard in record["shards"] if Path(shard["file"]).name != shard["file"]):
-        raise ValueError(f"{path}: names {outside!r}, which is not in this folder; run `elektron prepare` again")
     record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], path)) for s in record["shards"])
+    outside = [shard.file for shard in record["shards"] if not _NAME.fullmatch(str(shard.file))]
+    if outside:
+        raise ValueError(f"{path}: names {outside[0]!r}, which is not in this folder; run `elektron prepare` again")
     return Index(**record)
 
 
