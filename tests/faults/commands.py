@@ -130,6 +130,7 @@ def _run(words: Sequence[str], out: Any, fate: Fate) -> None:
     os.dup2(out.fileno(), 1)
     os.dup2(out.fileno(), 2)
     out.close()
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     if fate.file_bytes:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (fate.file_bytes, fate.file_bytes))
