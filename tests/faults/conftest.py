@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import ADJECTIVES, VERBS
+from conftest import ADJECTIVES, NOUNS
 from faults.commands import Commands
 
+VERBS = ("prepare", "pretrain", "export", "finetune")
 MODEL = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
     "--model.positions 32 --model.dropout 0.1 --model.attention-dropout 0.1 --schedule.warmup-steps 3 --device cpu"
@@ -27,10 +29,19 @@ TUNING = (
 ).split()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def verbs(*often: str) -> list[Any]:
+    """The commands that write, for `parametrize`; but for those that are tried often, in the full form only."""
+    return [verb if verb in often else pytest.param(verb, marks=pytest.mark.thorough) for verb in VERBS]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.faults)
+    if config.getoption("--faults") == "short":
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if item not in thorough]
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +77,8 @@ def glue(workshop: Path) -> Path:
     folder = workshop / "glue" / "CoLA"
     folder.mkdir(parents=True)
     for name, count in (("train", 48), ("dev", 16)):
-        words = ((draw.choice(ADJECTIVES), draw.choice(["cat", "dog"]), draw.choice(VERBS)) for _ in range(count))
-        lines = (f"x\t{int(animal == 'cat')}\t\tthe {how} {animal} {does}.\n" for how, animal, does in words)
+        words = ((draw.choice(ADJECTIVES), draw.choice(["cat", "dog"]), draw.choice(NOUNS)) for _ in range(count))
+        lines = (f"x\t{int(animal == 'cat')}\t\tthe {how} {animal} sees a {what}.\n" for how, animal, what in words)
         (folder / f"{name}.tsv").write_text("".join(lines))
     return folder.parent
 

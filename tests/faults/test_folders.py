@@ -10,10 +10,8 @@ import pytest
 from elektron.train.checkpoint import all_steps, folder_of, load
 from elektron.train.metrics import read
 from faults.commands import Commands, Ended, Fate, Moment
-from faults.conftest import contents, small_disk
+from faults.conftest import contents, small_disk, verbs
 from faults.counting import Faults
-
-VERBS = ("prepare", "pretrain", "export", "finetune")
 
 
 def refused(ended: Ended, *words: object) -> None:
@@ -23,7 +21,7 @@ def refused(ended: Ended, *words: object) -> None:
     assert all(str(word) in last for word in words), ended.said
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("pretrain"))
 def test_a_disk_that_is_read_only(verb, undisturbed, commands: Commands, faults: Faults):
     """The folder is there, or is not; either way nothing can be written."""
     whole = undisturbed(verb)
@@ -64,7 +62,7 @@ def test_a_run_folder_that_freezes(undisturbed, commands: Commands, faults: Faul
     shutil.rmtree(whole.out)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("pretrain"))
 def test_a_folder_that_vanishes(verb, undisturbed, commands: Commands, faults: Faults):
     """Moved away under a command that writes to it, which ends, writes nothing in its place, and goes on when it is
     back."""
@@ -86,7 +84,7 @@ def test_a_folder_that_vanishes(verb, undisturbed, commands: Commands, faults: F
         shutil.rmtree(whole.out)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("pretrain"))
 def test_two_in_one_folder(verb, undisturbed, commands: Commands, faults: Faults):
     """The second is told so and leaves; the first does not notice."""
     whole = undisturbed(verb)
@@ -101,7 +99,7 @@ def test_two_in_one_folder(verb, undisturbed, commands: Commands, faults: Faults
     shutil.rmtree(whole.out)
 
 
-@pytest.mark.parametrize("verb", ["prepare", "pretrain", "finetune"])
+@pytest.mark.parametrize("verb", verbs("pretrain"))
 def test_a_clock_that_jumps(verb, undisturbed, commands: Commands, faults: Faults):
     """Decades to and fro: what is learned does not know the time, and what is recorded stays a number."""
     whole = undisturbed(verb)

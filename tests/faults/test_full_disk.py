@@ -8,10 +8,8 @@ import pytest
 
 from elektron.train.checkpoint import all_steps, folder_of, load
 from faults.commands import Commands, Ended, Fate, Moment
-from faults.conftest import contents, small_disk
+from faults.conftest import contents, small_disk, verbs
 from faults.counting import Faults
-
-VERBS = ("prepare", "pretrain", "export", "finetune")
 
 
 def told(ended: Ended, out: Path) -> None:
@@ -29,7 +27,7 @@ def stands(out: Path) -> None:
         load(folder_of(out, step))
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("prepare", "finetune"))
 def test_files_that_may_not_grow(verb, undisturbed, commands: Commands, faults: Faults):
     """Each file in turn is the first that is too long by a byte."""
     whole = undisturbed(verb)
@@ -45,7 +43,7 @@ def test_files_that_may_not_grow(verb, undisturbed, commands: Commands, faults: 
     shutil.rmtree(whole.out)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("export"))
 def test_a_disk_with_little_room(verb, undisturbed, commands: Commands, faults: Faults):
     """Of which another process takes all but some bytes."""
     whole = undisturbed(verb)

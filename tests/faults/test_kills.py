@@ -7,17 +7,15 @@ import pytest
 
 from elektron.train.checkpoint import FOLDER, all_steps
 from faults.commands import Commands, Fate, Moment
-from faults.conftest import contents
+from faults.conftest import VERBS, contents, verbs
 from faults.counting import Faults
-
-VERBS = ("prepare", "pretrain", "export", "finetune")
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_killed_at_random_moments(verb, undisturbed, commands: Commands, faults: Faults):
     """Over all the time that the command takes; every third is killed once more on its way back."""
     whole = undisturbed(verb)
-    for number in range(faults.times(2, 50)):
+    for number in range(faults.times(1, 50)):
         with faults.inject(f"kill -9 of {verb}"):
             for _ in range(2 if number % 3 == 2 else 1):
                 ended = commands.killed(*whole.words, after=faults.random.uniform(0, whole.seconds))
@@ -29,7 +27,7 @@ def test_killed_at_random_moments(verb, undisturbed, commands: Commands, faults:
         shutil.rmtree(whole.out)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs("pretrain"))
 def test_killed_at_the_syncs_and_renames(verb, undisturbed, commands: Commands, faults: Faults):
     """Where a file or a folder is about to become whole; of pretrain, while the checkpoint of step 8 is written."""
     whole, moment = undisturbed(verb), 0

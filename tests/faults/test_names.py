@@ -11,7 +11,7 @@ import pytest
 from elektron.cli import main
 from elektron.data.files import sealed
 from faults.commands import Commands
-from faults.conftest import MODEL, PHASES, contents
+from faults.conftest import MODEL, PHASES, contents, verbs
 from faults.counting import Faults
 
 OUTSIDE = ("../outside.bin", "../../outside.bin", "/outside.bin", "inside/../../outside.bin", "..", "")
@@ -57,11 +57,11 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize("verb", LINKS)
+@pytest.mark.parametrize("verb", verbs("prepare", "export"))
 def test_links_left_where_something_is_written(verb, undisturbed, commands: Commands, faults: Faults, tmp_path):
     """Whatever the command makes of them, the file or folder that they lead to stays as it is."""
     whole, names = undisturbed(verb), LINKS[verb].split()
-    for name in names if faults.is_full else faults.random.sample(names, 2):
+    for name in names if faults.is_full else faults.random.sample(names, 1):
         for is_folder in (True, False):
             victim = tmp_path / "victim"
             shutil.rmtree(victim, ignore_errors=True)
