@@ -5,13 +5,15 @@
     {"kind": "held",   "step": n, ...metrics}                   the held-out evaluation
     {"kind": "health", "step": n, "message": ...}               trouble, in words
 
-What depends on the machine's speed is under "clock"; all else is a function of the config.
+What depends on the machine's speed is under "clock"; all else is a function of the config. On disk a record ends with a
+checksum of itself, "crc32", which `read` takes off again.
 """
 
 import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ from elektron.data.files import write_atomically
 from elektron.train.device import wait
 
 FILE = "metrics.jsonl"
+_SUM = "crc32"
 Record = dict[str, Any]
 
 
@@ -69,7 +72,11 @@ class Metrics:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
+    return json.dumps(record | {_SUM: _sum(record)}, allow_nan=False) + "\n"
+
+
+def _sum(record: Record) -> int:
+    return zlib.crc32(json.dumps(record).encode())
 
 
 def read(run: Path) -> list[Record]:
@@ -90,9 +97,9 @@ def read_begun(run: Path) -> list[Record]:
 def _parsed(line: bytes, where: str) -> Record:
     try:
         record = json.loads(line)
-        if isinstance(record["kind"], str) and isinstance(record["step"], int):
+        if record.pop(_SUM) == _sum(record):
             return record
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise ValueError(f"{where}: damaged; remove the line to go on without it")
 
