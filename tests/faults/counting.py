@@ -23,13 +23,14 @@ class Faults:
         self.random = random.Random(seed)
         """Other draws for each test, the same each time it runs."""
         self.kinds: dict[str, dict[str, int]] = {}
+        self._newest: dict[str, int] = {}
 
     def times(self, short: int, full: int) -> int:
         return full if self.is_full else short
 
     @contextmanager
     def inject(self, kind: str, count: int = 1) -> Iterator[None]:
-        counts = self.kinds.setdefault(kind, {_INJECTED: 0, _SURVIVED: 0, _LOST: 0})
+        self._newest = counts = self.kinds.setdefault(kind, {_INJECTED: 0, _SURVIVED: 0, _LOST: 0})
         counts[_INJECTED] += count
         yield
         counts[_SURVIVED] += count
@@ -37,8 +38,7 @@ class Faults:
     def same(self, expected: Mapping[str, bytes], found: Mapping[str, bytes]) -> None:
         """Files, as they are without a fault and as they are here; all that differs of them is lost."""
         lost = {name: content for name, content in expected.items() if found.get(name) != content}
-        if lost:
-            next(reversed(self.kinds.values()))[_LOST] += sum(map(len, lost.values()))
+        self._newest[_LOST] += sum(map(len, lost.values()))
         assert not lost, f"differ: {', '.join(sorted(lost))}"
         assert set(found) == set(expected), f"left behind: {', '.join(sorted(set(found) - set(expected)))}"
 
