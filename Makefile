@@ -3,8 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+TRITON := triton==3.6.0
 
-.PHONY: quickstart test test-all test-gpu browser packaged lint types format clean
+.PHONY: quickstart test test-all test-gpu test-faults browser packaged lint types format lock clean
 
 quickstart: .venv/core
 	$(BIN)/elektron pretrain
@@ -15,6 +16,10 @@ test: .venv/test lint types browser
 # Beside these the products of all choices of all objectives, in minutes.
 test-all: test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m grid
+
+# All the faults of docs/reliability.md, many times each, and processes that train together. Half an hour, or it hangs.
+test-faults: .venv/test
+	OMP_NUM_THREADS=1 timeout --signal=INT 1800 $(BIN)/pytest -n auto -m 'faults or distributed' --faults full
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test
@@ -55,8 +60,21 @@ format: .venv/test
 # Triton for its interpreter, in which kernels are tested without a GPU. It is no dependency: a torch for GPUs brings its
 # own.
 .venv/test: .venv/core
-	$(PIP) --editable '.[test]' triton==3.6.0
+	$(PIP) --editable '.[test]' $(TRITON)
 	touch $@
+
+# The same environment for CI, by checksums: nothing is installed that is not listed, not even to build with.
+.venv/hashed: .ci/requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
+	$(BIN)/pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	touch .venv/core .venv/test $@
+
+# To be run, on a machine like CI's, when constraints.txt has changed.
+lock:
+	$(PYTHON) -m venv .venv
+	$(PIP) --dry-run --ignore-installed --report - --requirement constraints.txt '.[test]' $(TRITON) hatchling editables \
+		| $(PYTHON) .ci/lock.py > .ci/requirements.txt
 
 clean:
 	rm -rf .venv runs build dist .pytest_cache .ruff_cache .hypothesis

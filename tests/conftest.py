@@ -25,6 +25,8 @@ from elektron.model.encoder import Embeddings, EncoderConfig
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.initial import initialise
 
+pytest_plugins = ["faults.counting"]
+
 NOUNS = ["cat", "dog", "bird", "fish", "king", "queen", "child", "river", "mountain", "house"]
 VERBS = ["sees", "likes", "follows", "finds", "hears", "remembers"]
 ADJECTIVES = ["old", "young", "small", "red", "quiet", "happy"]

@@ -180,3 +180,35 @@ def test_no_link_between_the_papers_is_dead():
         f"{paper.name}: {link}" for paper, link in links if "://" not in link and not (paper.parent / link).exists()
     ]
     assert not dead
+
+
+def test_every_promise_has_its_test():
+    """The tests that docs/reliability.md names are there, and each of its rows names one."""
+    rows = [line for line in (ROOT / "docs" / "reliability.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for path, name in named:
+            functions = {node.name for node in ast.parse((ROOT / path).read_text()).body if hasattr(node, "name")}
+            assert name in functions, f"{path} has no {name}"
+
+
+def test_the_faults_are_all_promised():
+    """No test of a fault is without its promise."""
+    promised = set(re.findall(r"::(\w+)`", (ROOT / "docs" / "reliability.md").read_text()))
+    others = {"test_the_bait_is_poisonous", "test_folders_of_links_are_read"}
+    for path in (ROOT / "tests" / "faults").glob("test_*.py"):
+        functions = {n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)}
+        assert {name for name in functions if name.startswith("test_")} <= promised | others, path
+
+
+def test_ci_s_checksums_are_those_of_the_constraints():
+    """`make lock` makes them anew."""
+    lines = (ROOT / ".ci" / "requirements.txt").read_text().splitlines()
+    hashed = {line.split()[0] for line in lines if re.fullmatch(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}", line)}
+    assert len(hashed) == sum(not line.startswith("#") for line in lines)
+    pinned = {
+        line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    assert pinned <= hashed, pinned - hashed

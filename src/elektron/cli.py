@@ -1,5 +1,6 @@
 """The command line: `elektron VERB ...`. A verb's module is imported only when that verb runs, so --help is instant."""
 
+import errno
 import os
 import signal
 import sys
@@ -24,6 +25,12 @@ VERBS = {
 """One line of help for each; `elektron.verbs.VERB` has the rest."""
 
 USER_ERROR = 2
+_ROOM = "make room, and run the same command again: what was whole is still"
+_HELP = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ROOM),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable, or choose another folder"),
+}
+"""What to do about a disk's trouble."""
 TRACEBACK = "ELEKTRON_TRACEBACK"
 
 
@@ -74,7 +81,8 @@ def _nearest(verb: str) -> str:
 def _in_words(error: Exception) -> str:
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{said}; {_HELP[error.errno]}" if error.errno in _HELP else said
 
 
 def _complain(message: str) -> int:

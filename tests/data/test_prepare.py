@@ -176,7 +176,7 @@ def test_a_missing_shard_tokenizer_or_index_is_named(data_folder, tmp_path, smal
     with pytest.raises(ValueError, match="missing"):
         open_data(tmp_path)
     (tmp_path / INDEX).write_text('{"version": 1}')
-    with pytest.raises(ValueError, match="damaged or of another version"):
+    with pytest.raises(ValueError, match="damaged"):
         read_index(tmp_path)
     (tmp_path / INDEX).write_text('{"version": 99}')
     with pytest.raises(ValueError, match="version 99"):

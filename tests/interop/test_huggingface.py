@@ -208,7 +208,8 @@ def test_saving_replaces_a_folder_whole(tmp_path, small_tokenizer):
     (tmp_path / "out" / "config.json").write_text("{}")
     save(network, small_tokenizer, tmp_path / "out", "a card")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    weights = ["manifest.json", "model.safetensors"]
+    assert names == ["README.md", "config.json", *weights, "tokenizer.json", "tokenizer_config.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert set(load_file(tmp_path / "out" / "model.safetensors")) == set(to_tensors(network))
 

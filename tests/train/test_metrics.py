@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -97,5 +95,15 @@ def test_records_are_lines_of_json(tmp_path):
     log = Metrics(tmp_path, 0, [])
     log.write(record(1, loss=0.1))
     log.close()
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [record(1, loss=0.1)]
+    assert read(tmp_path) == [record(1, loss=0.1)]
+
+
+def test_a_digit_that_has_changed_is_noticed(tmp_path):
+    metrics = Metrics(tmp_path, 0, [])
+    for step in (1, 2):
+        metrics.write(record(step, loss=0.1))
+    metrics.close()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().replace("0.1", "0.7", 1))
+    with pytest.raises(ValueError, match="metrics.jsonl, line 1: damaged"):
+        read(tmp_path)

@@ -254,6 +254,7 @@ def test_a_fine_tuned_network_is_asked_about_the_first_token_of_words(tagger, tm
 def test_a_network_that_gives_other_tags(tagger, tmp_path, monkeypatch, capsys):
     config = json.loads((tagger / "config.json").read_text())
     (tagger / "config.json").write_text(json.dumps(config | {"id2label": {0: "NOUN", 1: "VERB"}}))
+    (tagger / "manifest.json").unlink()
     monkeypatch.setattr(sys, "argv", ["elektron", "detect", "--model", str(tagger)])
     with pytest.raises(SystemExit):
         main()

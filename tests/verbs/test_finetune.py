@@ -1,11 +1,7 @@
 """elektron finetune, as its user has it: files in, a table out, and folders that open in transformers."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -332,21 +328,3 @@ def test_bad_input(words, message, model, glue, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, words[0], *own, "--data", glue, "--out", tmp_path / "out", *words[1:])
     assert message in capsys.readouterr().err
-
-
-def test_an_interrupted_run_goes_on(model, glue, tmp_path):
-    """Killed after the first seed: it is not learned again, the others are."""
-    out = tmp_path / "out"
-    words = ["cola", "--model", model, "--data", glue, "--out", out, "--seeds", 3, *QUICK, "--recipe.epochs", 20]
-    command = [sys.executable, "-m", "elektron", "finetune", *map(str, words)]
-    first = out / "cola" / "seed-0" / "result.json"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        while not first.exists() and process.poll() is None:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert len(list(out.glob("cola/seed-*/result.json"))) < 3
-    before = first.stat().st_mtime_ns
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert first.stat().st_mtime_ns == before
-    assert len(list(out.glob("cola/seed-*/result.json"))) == 3

@@ -18,7 +18,7 @@ from conftest import documents
 from elektron.config import read_toml
 from elektron.data.files import write_json
 from elektron.data.shards import read_index
-from elektron.train.checkpoint import FOLDER, all_steps, load_newest
+from elektron.train.checkpoint import all_steps, load_newest
 from elektron.train.metrics import read
 from elektron.verbs.pretrain import configure
 
@@ -65,75 +65,6 @@ def test_one_command_from_text_to_hugging_face_folders(finished, text_file):
     records = read(finished)
     assert [record["step"] for record in records if record["kind"] == "train"] == [3, 6, 9, 10]
     assert [record["step"] for record in records if record["kind"] == "held"] == [4, 8, 10]
-
-
-def outcome(run: Path):
-    saved = load_newest(run)
-    assert saved is not None
-    return saved, [{k: v for k, v in record.items() if k != "clock"} for record in read(run)]
-
-
-def assert_same(first: Path, second: Path) -> None:
-    (a, records), (b, other_records) = outcome(first), outcome(second)
-    assert records == other_records
-    assert (a.step, a.state) == (b.step, b.state)
-    assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
-    assert all(torch.equal(a.optimizer[name], b.optimizer[name]) for name in a.optimizer)
-
-
-def test_five_steps_a_kill_and_five_more_are_ten(tmp_path, finished):
-    """kill -9 after the checkpoint of step 5, somewhere in the steps that follow."""
-    run, data = tmp_path / "killed", finished / "data"
-    arguments = ["pretrain", "--data", data, "--run", run, *FLAGS, *TEN_STEPS]
-    process = subprocess.Popen([sys.executable, "-m", "elektron", *map(str, arguments)], stdout=subprocess.DEVNULL)
-    while not all_steps(run):
-        assert process.poll() is None
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert all_steps(run) == [5] or process.returncode == 0
-    elektron(*arguments)
-    whole = tmp_path / "whole"
-    elektron("pretrain", "--data", data, "--run", whole, *FLAGS, *TEN_STEPS)
-    assert_same(whole, run)
-
-
-DIES = """
-import os, sys
-from elektron import cli
-moment, calls, real = int(sys.argv[1]), 0, {"fsync": os.fsync, "replace": os.replace}
-def dying(name):
-    def call(*arguments, **options):
-        global calls
-        path = arguments[0]
-        if "step-00000010" in str(os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path):
-            calls += 1
-            if calls == moment:
-                os.kill(os.getpid(), 9)
-        return real[name](*arguments, **options)
-    return call
-os.fsync, os.replace = dying("fsync"), dying("replace")
-sys.argv = ["elektron", *sys.argv[2:]]
-cli.main()
-"""
-
-
-@pytest.mark.parametrize("moment", [1, 2, 3, 5, 7, 8, 9])
-def test_killed_in_the_middle_of_writing_a_checkpoint(tmp_path, finished, moment):
-    """At every sync and rename while step 10 is written: step 5 stands, and the run ends as if nothing had happened."""
-    (tmp_path / "dies.py").write_text(DIES)
-    run = tmp_path / "killed"
-    arguments = ["pretrain", "--data", finished / "data", "--run", run, *FLAGS, "--train.phases", 11, 16, 4]
-    command = [sys.executable, str(tmp_path / "dies.py"), str(moment), *map(str, arguments)]
-    assert subprocess.run(command, capture_output=True, text=True).returncode == -signal.SIGKILL
-    assert all_steps(run) == [5]
-    assert any(path.name.startswith(".unfinished") for path in (run / FOLDER).iterdir())
-    elektron(*arguments)
-    reference = finished.parent / "eleven"
-    if not reference.exists():
-        elektron("pretrain", "--data", finished / "data", "--run", reference, *FLAGS, "--train.phases", 11, 16, 4)
-    assert_same(reference, run)
-    assert not any(path.name.startswith(".") for path in (run / FOLDER).iterdir())
 
 
 def test_sigterm_leaves_cleanly_and_the_same_command_goes_on(tmp_path, finished):

@@ -260,7 +260,7 @@ def _json_object(line: bytes, where: str, errors: Literal["strict", "replace"]) 
         record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors))
     except UnicodeDecodeError as error:
         raise _not_text(where, error.start, "is not UTF-8") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}); every line must be one object") from error
     if not isinstance(record, dict):
         raise ValueError(f"{where}: {type(record).__name__}, not an object; every line must be one")
@@ -321,19 +321,28 @@ def _undecoded(values: pyarrow.Array) -> pyarrow.Array:
 
 
 def _hub_documents(source: str, config: ReadingConfig) -> Iterator[str]:
+    for number, row in enumerate(_hub_rows(source), 1):
+        yield _field(row, f"{source}, row {number}", config)
+
+
+def _hub_rows(source: str) -> Iterator[dict[str, Any]]:
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(f"{source}: reading the Hub needs `pip install 'elektron[hf]'`") from error
     name, part, split = _hub_parts(source)
     try:
-        rows = load_dataset(name, part, split=split, streaming=True)
-    except FileNotFoundError:
-        if part or name.count("/") != 1 or name.startswith((".", "/")):
-            raise
-        rows = load_dataset(*name.split("/"), split=split, streaming=True)  # not OWNER/NAME, but NAME/CONFIG
-    for number, row in enumerate(rows, 1):
-        yield _field(row, f"{source}, row {number}", config)
+        try:
+            rows = load_dataset(name, part, split=split, streaming=True)
+        except FileNotFoundError:
+            if part or name.count("/") != 1 or name.startswith((".", "/")):
+                raise
+            rows = load_dataset(*name.split("/"), split=split, streaming=True)  # not OWNER/NAME, but NAME/CONFIG
+        yield from rows
+    except OSError:
+        raise
+    except Exception as error:  # its readers raise what they like
+        raise ValueError(f"{source}: the datasets library cannot read it ({error})") from error
 
 
 def _hub_parts(source: str) -> tuple[str, str | None, str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
+MANIFEST = "manifest.json"
+_SEAL = "sha256"
 
 
 def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
@@ -22,7 +24,8 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """`write_atomically`, of parts that are made one after the other."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with open(unfinished, "wb") as file:
+        unfinished.unlink(missing_ok=True)
+        with open(unfinished, "xb") as file:  # never through a link that somebody has left under this name
             for part in parts:
                 file.write(part)
             file.flush()
@@ -39,10 +42,12 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder to write into, which takes the place of `folder` when all is well and vanishes when it is not."""
+    """An empty folder to write into, which takes the place of `folder` when all is well and vanishes when it is not.
+    The folder around `folder` is made if need be, but none around that: a run that was moved away is not begun anew."""
     unfinished, discarded = (folder.with_name(f"{mark}{folder.name}") for mark in (UNFINISHED, DISCARDED))
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished.parent.mkdir(exist_ok=True)
+    unfinished.mkdir()
     try:
         yield unfinished
         sync_folder(unfinished)
@@ -107,7 +112,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error})") from error
 
 
@@ -118,3 +123,39 @@ def fields_of(record: Any, names: Iterable[str], path: Path) -> dict[str, Any]: 
         found = set(record) if isinstance(record, dict) else set()
         raise ValueError(f"{path}: damaged or of another version (differs in {', '.join(sorted(found ^ names))})")
     return record
+
+
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a checksum of itself, so that no digit of it changes unnoticed."""
+    return record | {_SEAL: _digest(record)}
+
+
+def unsealed(record: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
+    """A record that was sealed, read from `path`."""
+    inside = {name: value for name, value in record.items() if name != _SEAL} if isinstance(record, dict) else {}
+    if not isinstance(record, dict) or record.get(_SEAL) != _digest(inside):
+        raise ValueError(f"{path}: damaged, or changed by hand (its {_SEAL} is not that of the rest)")
+    return inside
+
+
+def _digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def write_manifest(folder: Path, but: str = "") -> None:
+    """The checksums of all files in a folder, but of one that people write in."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, but))
+    write_json(folder / MANIFEST, {str(path.relative_to(folder)): sha256(path) for path in paths})
+
+
+def genuine(path: Path) -> Path:
+    """The path itself, if its file is what the manifest beside it says; what has no manifest is not checked."""
+    manifest = path.with_name(MANIFEST)
+    if manifest.exists() and path.exists():
+        sums = read_json(manifest)
+        if not isinstance(sums, dict) or sums.get(path.name) != sha256(path):
+            raise ValueError(
+                f"{path}: damaged, or changed since it was written (its checksum is not that in {manifest}): "
+                "write it again, or remove the manifest if the change is yours"
+            )
+    return path

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elektron.data.corpus import Piece
-from elektron.data.files import write_atomically, write_json
+from elektron.data.files import sealed, write_atomically, write_json
 from elektron.data.shards import INDEX, VERSION, Index, Shard, finished_shard, read_index, read_shard, write_shard
 from elektron.data.tokenizer import FILE as TOKENIZER_FILE
 from elektron.data.tokenizer import Tokenizer
@@ -211,7 +211,7 @@ def _write_index(folder: Path, shards: list[Shard], tokenizer: Tokenizer, config
         unknown=sum(shard.unknown for shard in shards),
         shards=tuple(shards),
     )
-    write_json(folder / INDEX, asdict(index))
+    write_json(folder / INDEX, sealed(asdict(index)))
     for stale in set(folder.glob("shard-*.bin")) - {folder / shard.file for shard in shards}:
         stale.unlink()
     return index

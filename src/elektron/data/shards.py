@@ -8,6 +8,7 @@ length are cut from the stream when they are needed, so phases of different leng
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elektron.data.files import fields_of, read_json, sha256, write_atomically
+from elektron.data.files import fields_of, read_json, sha256, unsealed, write_atomically
 from elektron.data.tokenizer import FILE as TOKENIZER_FILE
-from elektron.data.tokenizer import Tokenizer
+from elektron.data.tokenizer import Tokenizer, from_json
 
 INDEX = "index.json"
 MAGIC, VERSION = b"ELEKTRON", 1
+_NAME = re.compile(r"[\w-]+\.bin")
 _LAYOUT = struct.Struct("<8sIIQQQQ16s16s")
 _TOKEN_TYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
@@ -153,12 +155,15 @@ def read_index(folder: Path) -> Index:
         raise ValueError(f"{folder} holds no prepared data (no {INDEX}): make some with `elektron prepare`")
     try:
         record = read_json(path)
+        if isinstance(record, dict) and record.get("version") != VERSION:
+            raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}")
+        record = fields_of(unsealed(record, path), [f.name for f in fields(Index)], path)
     except ValueError as error:
         raise ValueError(f"{error}; run `elektron prepare` again") from error
-    if isinstance(record, dict) and record.get("version") != VERSION:
-        raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}; prepare it again")
-    record = fields_of(record, [f.name for f in fields(Index)], path)
     record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], path)) for s in record["shards"])
+    outside = [shard.file for shard in record["shards"] if not _NAME.fullmatch(str(shard.file))]
+    if outside:
+        raise ValueError(f"{path}: names {outside[0]!r}, which is not in this folder; run `elektron prepare` again")
     return Index(**record)
 
 
@@ -242,7 +247,7 @@ class Data:
 def open_data(folder: Path, verify: bool = True) -> Data:
     """Open a prepared folder; every byte of it is checked against its checksum first, unless it is only glanced at."""
     index = read_index(folder)
-    tokenizer = Tokenizer((folder / TOKENIZER_FILE).read_text(encoding="utf-8"), index.special_tokens)
+    tokenizer = from_json(folder / TOKENIZER_FILE, index.special_tokens)
     if tokenizer.hash != index.tokenizer_sha256:
         raise ValueError(f"{folder / TOKENIZER_FILE} is not the tokenizer these shards were made with")
     if verify:

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from elektron.data.files import write_atomically, write_json
+from elektron.data.files import genuine, read_json, write_atomically, write_json, write_manifest
 
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
@@ -147,6 +147,7 @@ def save(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / FILE, tokenizer.json.encode())
     write_json(folder / SETTINGS, settings)
+    write_manifest(folder)
 
 
 def load(source: str | Path, config: TokenizerConfig) -> Tokenizer:
@@ -157,11 +158,12 @@ def load(source: str | Path, config: TokenizerConfig) -> Tokenizer:
     if not path.is_file():
         raise ValueError(f"no such tokenizer: {str(source)!r} is neither a file nor a folder")
     if path.suffix == ".json":
-        return _from_json(path, ROLES)
+        return from_json(path, ROLES)
     return _from_vocabulary(path, config.lowercase, config.strip_accents)
 
 
-def _from_json(path: Path, names: dict[str, str]) -> Tokenizer:
+def from_json(path: Path, names: dict[str, str]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; `names` are its special tokens."""
     try:
         return Tokenizer(_text(path), names)
     except ValueError as error:
@@ -170,16 +172,16 @@ def _from_json(path: Path, names: dict[str, str]) -> Tokenizer:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return genuine(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not text, so neither a tokenizer.json nor a vocab.txt ({error})") from error
 
 
 def _from_folder(folder: Path, config: TokenizerConfig) -> Tokenizer:
-    settings = _read_json(folder / "special_tokens_map.json") | _read_json(folder / SETTINGS)
-    names = {role: _token_text(settings.get(f"{role}_token", default)) for role, default in ROLES.items()}
+    settings = _settings(folder / "special_tokens_map.json") | _settings(folder / SETTINGS)
+    names = {role: _token_text(settings.get(f"{role}_token", usual), folder) for role, usual in ROLES.items()}
     if (folder / FILE).is_file():
-        return _from_json(folder / FILE, names)
+        return from_json(folder / FILE, names)
     if (folder / VOCABULARY).is_file():
         lowercase = settings.get("do_lower_case", config.lowercase)
         accents = settings.get("strip_accents")
@@ -187,12 +189,18 @@ def _from_folder(folder: Path, config: TokenizerConfig) -> Tokenizer:
     raise ValueError(f"no tokenizer in folder {str(folder)!r}: expected {FILE} or {VOCABULARY}")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def _settings(path: Path) -> dict[str, Any]:
+    found = read_json(genuine(path)) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged (no JSON object)")
+    return found
 
 
-def _token_text(token: str | dict[str, Any]) -> str:
-    return token if isinstance(token, str) else token["content"]
+def _token_text(token: Any, path: Path) -> str:  # noqa: ANN401
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ValueError(f"{path}: {token!r} is no special token")
+    return text
 
 
 def _from_vocabulary(path: Path, lowercase: bool, strip_accents: bool) -> Tokenizer:

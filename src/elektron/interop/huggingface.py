@@ -1,6 +1,6 @@
 """Hugging Face folders, out and in: one total table of names, read in both directions.
 
-    FOLDER/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
+    FOLDER/  config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md  manifest.json
 
 The discriminator opens as ElectraForPreTraining or AutoModel, the generator as ElectraForMaskedLM, fine-tuned networks
 as the class of their task. The discriminator's folder also says how sentence-transformers is to pool it.
@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elektron.data.files import new_folder, read_json, write_atomically, write_json
+from elektron.data.files import genuine, new_folder, read_json, write_atomically, write_json, write_manifest
 from elektron.data.tokenizer import Tokenizer
 from elektron.data.tokenizer import save as save_tokenizer
 from elektron.model.encoder import NORM_EPSILON, SEGMENTS, Embeddings, Encoder, EncoderConfig
@@ -58,7 +58,7 @@ NAMES = {
 }
 """Our modules and theirs; '*' is a layer's number. Where theirs are several, ours is them one under the other."""
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 _TIED = "generator_lm_head.weight"
 _IGNORED = {"electra.embeddings.position_ids", "electra.embeddings.token_type_ids"}
 """Buffers that old versions saved."""
@@ -70,6 +70,11 @@ _ARCHITECTURES: dict[Role, str] = {
     "tagging": "ElectraForTokenClassification",
     "span": "ElectraForQuestionAnswering",
 }
+_SIZES = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "embedding_size",
+    "max_position_embeddings", "vocab_size",
+)  # fmt: skip
+"""What config.json must tell."""
 _ENCODERS = "electra."
 """What their names of an encoder's weights begin with, but in the folder of an encoder alone."""
 
@@ -146,9 +151,17 @@ def their_config(
     }
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    path = genuine(folder / "config.json")
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged (no JSON object)")
+    return found
+
+
 def our_config(folder: Path) -> tuple[EncoderConfig, int]:
     """The shape and the vocabulary's size that a folder's config.json tells."""
-    theirs = read_json(folder / "config.json")
+    theirs = read_config(folder)
     wanted = {
         "model_type": "electra",
         "hidden_act": "gelu",
@@ -158,6 +171,9 @@ def our_config(folder: Path) -> tuple[EncoderConfig, int]:
     for key, value in wanted.items():
         if theirs.get(key, value) != value:
             raise ValueError(f"{folder}/config.json: {key} is {theirs[key]!r}; Elektron's encoder has {value!r}")
+    absent = [name for name in _SIZES if type(theirs.get(name)) is not int or theirs[name] < 1]
+    if absent:
+        raise ValueError(f"{folder}/config.json: {absent[0]} is {theirs.get(absent[0])!r}, and not a size")
     shape = EncoderConfig(
         layers=theirs["num_hidden_layers"],
         width=theirs["hidden_size"],
@@ -191,8 +207,10 @@ def _load(kind: type[Loaded], folder: Path) -> Loaded:
 def load_tagger(folder: Path) -> Tuned:
     """What was fine-tuned to give each word a tag, in evaluation mode."""
     shape, vocab_size = our_config(folder)
-    labels = read_json(folder / "config.json")["id2label"]
-    names = tuple(labels[number] for number in sorted(labels, key=int))
+    labels = read_config(folder).get("id2label")
+    if not isinstance(labels, dict) or set(labels) != {str(number) for number in range(len(labels))}:
+        raise ValueError(f"{folder}/config.json: id2label is {labels!r}, and not a label for each number from 0")
+    names = tuple(labels[str(number)] for number in range(len(labels)))
     network = Tuned(Encoder(shape, Embeddings(vocab_size, shape)), "tagging", "transformers", names)
     from_tensors(network, read_tensors(folder), str(folder))
     return network.eval()
@@ -218,7 +236,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         hint = "; pytorch_model.bin is a pickle, which can run code: save it as safetensors" if pickled else ""
         raise ValueError(f"{path} is missing{hint}")
     try:
-        return load_file(path)
+        return load_file(genuine(path))
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged ({error})") from error
 
@@ -234,12 +252,13 @@ def save(network: Network, tokenizer: Tokenizer, folder: Path, card: str, precis
         save_tokenizer(tokenizer, unfinished, shape.positions)
         tensors = {name: tensor.to(getattr(torch, precision)) for name, tensor in to_tensors(network).items()}
         write_tensors(unfinished / WEIGHTS, tensors)
-        write_atomically(unfinished / "README.md", card.encode())
+        write_atomically(unfinished / CARD, card.encode())
         words = network.encoder.embeddings.word.num_embeddings  # some have more than their tokenizer
         config = their_config(shape, words, role, tokenizer.specials.pad, precision)
         write_json(unfinished / "config.json", config | (_of_task(network) if isinstance(network, Tuned) else {}))
         if role == "discriminator":
             _write_pooling(unfinished, shape)
+        write_manifest(unfinished, but=CARD)
 
 
 def _of_task(network: Tuned) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -36,6 +37,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, path, {"format": "pt"})
     except SafetensorError as error:
-        raise OSError(None, f"cannot write {path}: {error}") from error
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else None, f"cannot write {path}: {error}") from error
     with open(path, "rb") as file:
         os.fsync(file.fileno())

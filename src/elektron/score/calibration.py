@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elektron.data.files import fields_of, read_json, write_json
+from elektron.data.files import fields_of, read_json, sealed, unsealed, write_json
 
 FILE = "calibration.json"
 _NUMBERS, _LEAD, _SOURCE = ("temperature", "shift", "threshold"), "lead", "fitted_on"
@@ -100,7 +100,7 @@ def brier(probabilities: np.ndarray, true: np.ndarray) -> float:
 
 
 def save(calibration: Calibration, folder: Path, source: str) -> Path:
-    write_json(folder / FILE, asdict(calibration) | {_SOURCE: source})
+    write_json(folder / FILE, sealed(asdict(calibration) | {_SOURCE: source}))
     return folder / FILE
 
 
@@ -109,7 +109,7 @@ def load(folder: Path) -> Calibration | None:
     path = folder / FILE
     if not path.exists():
         return None
-    values = fields_of(read_json(path), (*_NUMBERS, _LEAD, _SOURCE), path)
+    values = fields_of(unsealed(read_json(path), path), (*_NUMBERS, _LEAD, _SOURCE), path)
     return Calibration(**{name: float(values[name]) for name in _NUMBERS}, lead=str(values[_LEAD]))
 
 

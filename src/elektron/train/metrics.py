@@ -5,15 +5,18 @@
     {"kind": "held",   "step": n, ...metrics}                   the held-out evaluation
     {"kind": "health", "step": n, "message": ...}               trouble, in words
 
-What depends on the machine's speed is under "clock"; all else is a function of the config.
+What depends on the machine's speed is under "clock"; all else is a function of the config. On disk a record ends with a
+checksum of itself, "crc32", which `read` takes off again.
 """
 
 import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +27,7 @@ from elektron.data.files import write_atomically
 from elektron.train.device import wait
 
 FILE = "metrics.jsonl"
+_SUM = "crc32"
 Record = dict[str, Any]
 
 
@@ -41,16 +45,15 @@ class Metrics:
         """`step` is where the run goes on from: records past it are cut off, so that no step stands twice. Without a
         run, nothing is written: all ranks come to the same records, and the first has them."""
         kept = _kept(run, step) if run else []
-        self._file = open(run / FILE, "a", encoding="utf-8") if run else None  # noqa: SIM115  closed by close()
+        self._file = open(run / FILE, "ab", buffering=0) if run else None  # noqa: SIM115  closed by close()
         self._sinks = sinks
         self.last = {record["kind"]: record for record in kept}
         """The newest record of each kind."""
 
     def write(self, record: Record) -> None:
-        self.last[record["kind"]] = record
         if self._file:
-            self._file.write(_line(record))
-            self._file.flush()
+            _append(self._file, _line(record).encode())
+        self.last[record["kind"]] = record
         for sink in self._sinks:
             sink.show(record)
 
@@ -66,6 +69,15 @@ class Metrics:
             sink.close()
 
 
+def _append(file: FileIO, line: bytes) -> None:
+    left = memoryview(line)
+    try:
+        while left:  # a disk that is nearly full takes a part
+            left = left[file.write(left) :]
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {file.name}: {error.strerror}") from error
+
+
 def _kept(run: Path, step: int) -> list[Record]:
     """The records up to a step, which are then all there are."""
     kept = [record for record in read(run) if record["step"] <= step] if step and (run / FILE).exists() else []
@@ -74,18 +86,36 @@ def _kept(run: Path, step: int) -> list[Record]:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
+    return json.dumps(record | {_SUM: _sum(record)}, allow_nan=False) + "\n"
+
+
+def _sum(record: Record) -> int:
+    return zlib.crc32(json.dumps(record).encode())
 
 
 def read(run: Path) -> list[Record]:
     """A run's records; a last line that a crash cut off does not count."""
-    records = []
-    for line in (run / FILE).read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    path = run / FILE
+    *whole, _ = path.read_bytes().split(b"\n")
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
+
+
+def read_begun(run: Path) -> list[Record]:
+    """The records of a run that has begun, the facts about it first."""
+    records = read(run)
+    if not records or records[0]["kind"] != "run":
+        raise ValueError(f"{run / FILE}: damaged (it does not begin with the facts of the run)")
     return records
+
+
+def _parsed(line: bytes, where: str) -> Record:
+    try:
+        record = json.loads(line)
+        if record.pop(_SUM) == _sum(record):
+            return record
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    raise ValueError(f"{where}: damaged; remove the line to go on without it")
 
 
 class Tally:
@@ -130,7 +160,7 @@ class Clock:
     def lap(self, peak: float | None) -> dict[str, float]:
         """What was done since the last lap, and how fast; `peak` is the device's FLOP/s, if known."""
         wait(self._device)
-        seconds = time.perf_counter() - self._start
+        seconds = max(1e-9, time.perf_counter() - self._start)  # whatever a clock may do
         speed = {"seconds": seconds, "tokens_per_second": self._tokens / seconds}
         if peak:
             speed["mfu"] = self._flops / seconds / peak

@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from elektron.data.files import fields_of, new_folder, read_json, remove_folder, write_atomically, write_json
+from elektron.data.files import (
+    fields_of,
+    new_folder,
+    read_json,
+    remove_folder,
+    sealed,
+    unsealed,
+    write_atomically,
+    write_json,
+)
 from elektron.data.tokenizer import Tokenizer
 from elektron.interop.card import task_card
 from elektron.interop.huggingface import save
@@ -44,11 +53,15 @@ def find(task: Path, seed: int, settings: Mapping[str, Any]) -> Result | None:
     path = _folder(task, seed) / _RESULT
     if not path.exists():
         return None
-    content = fields_of(read_json(path), ("settings", "result"), path)
+    content = _read(path)
     if content["settings"] != settings:
         changed = [name for name, value in settings.items() if content["settings"].get(name) != value]
         raise ValueError(f"{path} was made with other settings ({', '.join(changed)}): choose another --out")
     return Result(**fields_of(content["result"], Result._fields, path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return fields_of(unsealed(read_json(path), path), ("settings", "result"), path)
 
 
 def write(
@@ -71,7 +84,7 @@ def write(
             save(network, tokenizer, unfinished / MODEL, card)
         lines = (f"{step}\t{loss:.6g}\n" for step, loss in enumerate(losses, 1))
         write_atomically(unfinished / _LOSSES, "".join(["step\tloss\n", *lines]).encode())
-        write_json(unfinished / _RESULT, {"settings": settings, "result": result._asdict()})
+        write_json(unfinished / _RESULT, sealed({"settings": settings, "result": result._asdict()}))
 
 
 def keep_one(task: Path, chosen: int, seeds: Sequence[int]) -> bool:
@@ -89,7 +102,9 @@ def middle_model(task: Path) -> Path | None:
     models = sorted(task.glob(f"seed-*/{MODEL}"))
     if not models:
         return None
-    scores = [read_json(model.parent / _RESULT)["result"]["score"] for model in models]
+    scores = [
+        unsealed(read_json(model.parent / _RESULT), model.parent / _RESULT)["result"]["score"] for model in models
+    ]
     return models[middle(scores)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from elektron.config import parse, to_toml
-from elektron.data.files import write_atomically
+from elektron.data.files import locked, write_atomically
 from elektron.interop import onnx
 from elektron.interop.card import model_card
 from elektron.interop.huggingface import Precision, role_of, save
@@ -39,6 +39,11 @@ def main(arguments: Sequence[str]) -> None:
     config = parse(Config(), arguments, "elektron export", __doc__ or "", first="run")
     console = Console(highlight=False, soft_wrap=True)
     to = Path(config.to) if config.to else config.run
+    with locked(to):
+        _export(config, to, console)
+
+
+def _export(config: Config, to: Path, console: Console) -> None:
     for folder in export(config.run, to, config.weights, config.licence, config.text):
         console.print(f"{folder.name}: {folder}")
     if config.onnx:
@@ -55,7 +60,7 @@ def export(run: Path, to: Path, weights: Precision = "float32", licence: str = "
     if not (run / CONFIG).exists():
         raise ValueError(f"{run} is no run: it has no {CONFIG}")
     opened = open_model(run)
-    records = {record["kind"]: record for record in metrics.read(run) if record["step"] <= opened.step}
+    records = {record["kind"]: record for record in metrics.read_begun(run) if record["step"] <= opened.step}
     config = to_toml(opened.config)
     folders = []
     for folder, network in opened.model.networks().items():

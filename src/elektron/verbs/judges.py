@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from elektron.data import tokenizer
-from elektron.data.files import read_json
 from elektron.data.tokenizer import Specials, Tokenizer, TokenizerConfig
-from elektron.interop.huggingface import load_discriminator, load_generator, load_tagger
+from elektron.interop.huggingface import load_discriminator, load_generator, load_tagger, read_config
 from elektron.model.heads import Discriminator, Generator
 from elektron.model.task_heads import Tuned
 from elektron.model.weights import lower
@@ -173,7 +172,7 @@ def _of_folder(path: Path) -> Judges:
         raise ValueError(f"{path} is neither a run nor a Hugging Face folder")
     folder = next((path / name for name in (DISCRIMINATOR, ENCODER) if (path / name).is_dir()), path)
     tokens = tokenizer.load(folder, TokenizerConfig())
-    architectures = read_json(folder / "config.json").get("architectures") or ()
+    architectures = read_config(folder).get("architectures") or ()
     if _MASKED_LM in architectures:
         return Judges(None, load_generator(folder), tokens, folder)
     if _TAGGER in architectures:

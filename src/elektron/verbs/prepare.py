@@ -83,7 +83,8 @@ def _prepare(sources: list[str], out: Path, config: PrepareConfig, console: Cons
 
 def _spooled(out: Path) -> str:
     """Standard input in a file: a tokenizer is trained on the text before it is used on it."""
-    with open(out / "stdin.txt", "wb") as file:
+    (out / "stdin.txt").unlink(missing_ok=True)  # it may be a link
+    with open(out / "stdin.txt", "xb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return str(out / "stdin.txt")
 

@@ -27,6 +27,6 @@ def main(arguments: Sequence[str]) -> None:
 def write_report(run: Path) -> Path:
     if not (run / CONFIG).exists() or not (run / metrics.FILE).exists():
         raise ValueError(f"{run} is no run: it needs {CONFIG} and {metrics.FILE}")
-    page = report_page(run.resolve().name, metrics.read(run), (run / CONFIG).read_text(encoding="utf-8"))
+    page = report_page(run.resolve().name, metrics.read_begun(run), (run / CONFIG).read_text(encoding="utf-8"))
     write_atomically(run / "report.html", page.encode())
     return run / "report.html"

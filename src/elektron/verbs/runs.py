@@ -1,5 +1,6 @@
 """A run's folder, as the verbs see it: its config, its data, its model."""
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,7 @@ from elektron.verbs.prepare import PrepareConfig
 
 CONFIG = "config.toml"
 TOKENIZER, DISCRIMINATOR, ENCODER, GENERATOR = "tokenizer", "discriminator", "encoder", "generator"
+_SEALED = b"# sha256 of what follows: "
 USUAL_LENGTH = 128
 """Tokens of a row to evaluate on, where nothing says how long rows were in training."""
 _MAY_CHANGE = ("watch.", "device", "data", "train.shard")
@@ -120,8 +122,23 @@ def read_config(run: Path) -> RunConfig:
     """The config of a run; its folder is where it is found, not where it once was."""
     if not (run / CONFIG).exists():
         raise ValueError(f"{run} is no run: it has no {CONFIG}")
+    _refuse_damaged(run)
     values = read_toml(run / CONFIG)
     return overlay(RunConfig(), values | {"run": str(run)}, str(run / CONFIG))
+
+
+def _refuse_damaged(run: Path) -> None:
+    """The first line is a checksum of the others: a digit that has changed would train another network."""
+    first, _, rest = (run / CONFIG).read_bytes().partition(b"\n")
+    if first != _seal(rest) and (has_begun(run) or first.startswith(_SEALED)):
+        raise ValueError(
+            f"{run / CONFIG}: damaged, or changed by hand (its first line is not the checksum of the others): "
+            "put it back as it was, or begin another run from it"
+        )
+
+
+def _seal(config: bytes) -> bytes:
+    return _SEALED + hashlib.sha256(config).hexdigest().encode()
 
 
 def glance_at_data(config: RunConfig) -> Data | None:
@@ -164,7 +181,8 @@ def _told(differences: dict[str, tuple[Any, Any]]) -> str:
 
 
 def write_config(config: RunConfig) -> None:
-    write_atomically(config.run / CONFIG, to_toml(config).encode())
+    content = to_toml(config).encode()
+    write_atomically(config.run / CONFIG, _seal(content), b"\n", content)
 
 
 def build(config: RunConfig, tokens: Tokenizer, counts: np.ndarray | None = None) -> Objective:
