@@ -19,7 +19,7 @@ test-all: test
 
 # All the faults of docs/reliability.md, many times each, and processes that train together. Half an hour, or it hangs.
 test-faults: .venv/test
-	OMP_NUM_THREADS=1 timeout --signal=INT 1800 $(BIN)/pytest -n auto -m 'faults or distributed' --faults full
+	OMP_NUM_THREADS=1 timeout --foreground --signal=INT 1800 $(BIN)/pytest -n auto -m 'faults or distributed' --faults full
 
 # On a machine with a GPU: the kernels on it, in bfloat16 too.
 test-gpu: .venv/test
