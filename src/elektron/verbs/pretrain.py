@@ -15,7 +15,7 @@ from elektron.config import glimpse, overlay, parse, read_toml, split_files
 from elektron.data import tokenizer
 from elektron.data.corpus import PYTHON_DOCS
 from elektron.data.files import locked
-from elektron.data.shards import INDEX, Data, open_data
+from elektron.data.shards import Data, is_prepared, open_data
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
@@ -109,7 +109,7 @@ def pretrain(config: RunConfig) -> int:
 def _data(config: RunConfig) -> Data:
     """The run's data, prepared first where a corpus is given. A run that has begun keeps what it has, whatever became
     of its corpus."""
-    if config.corpus and not (runs.has_begun(config.run) and (config.data_folder / INDEX).exists()):
+    if config.corpus and not (runs.has_begun(config.run) and is_prepared(config.data_folder)):
         prepare(config.corpus, config.data_folder, config.prepare)
     return open_data(config.data_folder)
 
