@@ -117,12 +117,14 @@ def _expand_url(spec: str) -> list[str]:
     """As of paths. An object store has no folders, only names with slashes in them."""
     files, path = filesystem(spec)
     with reaching(spec):
-        if any(c in path for c in "*?["):
+        if wild := re.search(r"[*?\[]", path):
+            root = path[: wild.start()].rpartition("/")[0]
             found = [p for p in files.glob(path) if files.isfile(p)]
         elif files.isfile(path):
             return [spec]
         else:
-            found = [p for p in files.find(path) if _format(Path(p)) and not _hidden(Path(p), Path(path))]
+            root, found = path, [p for p in files.find(path) if _format(Path(p))]
+    found = [p for p in found if not _hidden(Path(p), Path(root))]
     if not found:
         raise ValueError(
             f"no such corpus: {spec!r} is neither a file, nor a glob that matches one, nor a folder with "
