@@ -150,15 +150,15 @@ def _pieces_of(source: str, config: ReadingConfig) -> Iterator[Piece]:
     if source == STDIN:
         yield from _text_pieces(_chunks(sys.stdin.buffer), "standard input", config)
     elif source == PYTHON_DOCS:
-        yield from _whole_documents(python_docs())
+        yield from whole_documents(python_docs())
     elif source.startswith(HUB):
-        yield from _whole_documents(_hub_documents(source, config))
+        yield from whole_documents(_hub_documents(source, config))
     elif _format(Path(source)) == ".parquet":
         with _opened(source) as file, _seekable(file, source) as table:
-            yield from _whole_documents(_parquet_documents(table, source, config))
+            yield from whole_documents(_parquet_documents(table, source, config))
     elif _format(Path(source)) == ".jsonl":
         with _opened(source) as file:
-            yield from _whole_documents(_json_documents(file, source, config))
+            yield from whole_documents(_json_documents(file, source, config))
     else:  # a file named outright is text, whatever its ending
         with _opened(source) as file:
             yield from _text_pieces(_chunks(file), source, config)
@@ -230,7 +230,8 @@ def _closing(rest: str, is_open: bool) -> Iterator[Piece]:
             yield Piece(head, ends)
 
 
-def _whole_documents(documents: Iterator[str]) -> Iterator[Piece]:
+def whole_documents(documents: Iterable[str]) -> Iterator[Piece]:
+    """Documents that are in memory, as pieces."""
     for document in documents:
         yield from _closing(document, is_open=False)
 
@@ -321,8 +322,13 @@ def _field(record: dict[str, Any], where: str, config: ReadingConfig) -> str:
     except UnicodeEncodeError as error:
         if config.errors == "strict":
             raise _not_text(where, error.start, "of the text is half a character") from error
-        return text.encode("utf-8", "replace").decode()
+        return clean(text)
     return text
+
+
+def clean(text: str) -> str:
+    """Without halves of characters, which Python's strings can hold and text cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _decoded_field(text: bytes, where: str, config: ReadingConfig) -> str:
