@@ -28,6 +28,7 @@ from elektron.data.corpus import Piece, ReadingConfig
 from elektron.data.prepare import ShardsConfig, Share, write_shards
 from elektron.data.shards import open_data, read_index
 from elektron.data.storage import storage
+from elektron.data.tokenizer import TokenizerConfig, load
 from elektron.verbs.prepare import PrepareConfig
 from elektron.verbs.prepare import prepare as prepare_verb
 from elektron.verbs.pretrain import configure, pretrain
@@ -151,6 +152,16 @@ def test_shards_behind_a_url_are_those_of_a_folder(bucket, tmp_path, small_token
     for one, other in ((near.train, far.train), (near.held, far.held)):
         assert np.array_equal(one.read(np.array([0]), one.tokens), other.read(np.array([0]), one.tokens))
         assert np.array_equal(one.ends(one.tokens), other.ends(one.tokens))
+
+
+def test_a_tokenizer_behind_a_url(bucket, small_tokenizer):
+    put(f"{bucket}/tokenizer.json", small_tokenizer.json.encode())
+    assert load(f"{bucket}/tokenizer.json", TokenizerConfig()).hash == small_tokenizer.hash
+    with pytest.raises(ValueError, match="no such tokenizer"):
+        load(f"{bucket}/other.json", TokenizerConfig())
+    put(f"{bucket}/bad.json", b"{")
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        load(f"{bucket}/bad.json", TokenizerConfig())
 
 
 def test_a_second_opening_downloads_nothing(bucket, tmp_path, small_tokenizer, small_blocks, monkeypatch):

@@ -2,10 +2,12 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from elektron.data.files import UNFINISHED_FILE, locked
 from elektron.data.prepare import ShardsConfig, Share, write_shards, write_share
 from elektron.data.shards import INDEX, open_data
 from elektron.data.storage import Local, storage
+from elektron.verbs.prepare import PrepareConfig
+from elektron.verbs.prepare import prepare as prepare_verb
 
 JOB = """
 import sys
@@ -99,6 +103,25 @@ def test_workers_agree_on_a_tokenizer(tmp_path, small_tokenizer, byte_tokenizer,
         work(tmp_path, byte_tokenizer, 1, 2)
 
 
+def test_workers_go_on_with_the_tokenizer_of_a_corpus_that_has_grown(tmp_path):
+    """One that is finished stays as it is; when the first worker has begun anew it has to be named to the others."""
+    texts, out = tmp_path / "texts", tmp_path / "out"
+    texts.mkdir()
+    (texts / "a.txt").write_text("\n\n".join(documents(30)))
+    config = PrepareConfig(vocab_size=100, processes=1)
+    prepare_verb([str(texts)], out, config)
+    trained = (out / "tokenizer.json").read_bytes()
+    (texts / "b.txt").write_text("\n\n".join(documents(60, seed=1)))
+    assert prepare_verb([str(texts)], out, config, Share(0, 2))
+    (out / "shard-00000.bin").unlink()
+    (out / INDEX).unlink()
+    with pytest.raises(ValueError, match="pass --tokenizer") as refused:
+        prepare_verb([str(texts)], out, config, Share(0, 2))
+    (named,) = re.findall(r"--tokenizer (\S+);", str(refused.value))
+    assert prepare_verb([str(texts)], out, replace(config, tokenizer=named), Share(0, 2))
+    assert (out / "tokenizer.json").read_bytes() == trained
+
+
 def test_who_is_alone_and_workers_keep_out_of_each_other_s_way(tmp_path):
     alone, first, second = storage(tmp_path), storage(tmp_path, "0-of-2"), storage(tmp_path, "1-of-2")
     with first.occupied(), second.occupied(), pytest.raises(ValueError, match="in use"), alone.occupied():
@@ -127,9 +150,7 @@ class Corpus:
         self.folder = folder
         (folder / "text.txt").write_text("\n\n".join(documents(3000)))
         (folder / "job.py").write_text(JOB)
-        begun = time.perf_counter()
         subprocess.run(self.command("whole"), check=True, stdout=subprocess.DEVNULL)
-        self.seconds = time.perf_counter() - begun
         self.whole = written(folder / "whole")
 
     def command(self, out: str, *flags: object) -> list[str]:
@@ -172,13 +193,16 @@ def test_workers_at_once_train_one_tokenizer_and_write_one_folder(made):
 
 
 def test_killed_workers_are_run_again(made, request):
-    """kill -9 at random moments, first of one worker, then of the other, until both were let through."""
-    draw, killed = random.Random(0), 0
+    """kill -9 when some of its shards are there, or none yet, and a little later; first one worker, then the other."""
+    draw, killed, most = random.Random(0), 0, len(made.whole) // 4
     for round in range(25 if request.config.getoption("--faults", "short") == "full" else 1):
         out = f"killed-{round}"
         for worker in (0, 1):
             process = made.start(out, worker, 2)
-            time.sleep(draw.uniform(0.3, 1) * made.seconds)
+            shards = len(list((made.folder / out).glob("shard-*.bin"))) + draw.randrange(most)
+            while len(list((made.folder / out).glob("shard-*.bin"))) < shards and process.poll() is None:
+                time.sleep(0.002)
+            time.sleep(draw.uniform(0, 0.1))
             killed += process.poll() is None
             kill(process)
         workers = [made.start(out, worker, 2) for worker in (1, 0)]

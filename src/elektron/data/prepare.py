@@ -98,7 +98,9 @@ def write_shards(
     progress: Callable[[int], object] = lambda text_bytes: None,
 ) -> Index:
     """Tokenise a corpus into a folder. `progress` is told the bytes of text as they are dealt out."""
-    index = write_share(pieces, tokenizer, storage(place), config, ALONE, progress).index
+    folder = storage(place)
+    with folder.occupied():
+        index = write_share(pieces, tokenizer, folder, config, ALONE, progress).index
     assert index, f"{place}: a shard is missing that was just written"
     return index
 
@@ -139,8 +141,8 @@ def write_tokenizer(folder: Storage, tokenizer: Tokenizer, share: Share) -> None
         found = b""
     if found and found != content and share.workers > 1:
         raise ValueError(
-            f"{folder} has another {TOKENIZER_FILE}: all workers need the same corpus, settings and versions; "
-            "if it is left from something else, choose another folder or remove it"
+            f"{folder} has another {TOKENIZER_FILE}: all workers need the same corpus, settings and versions. To go on "
+            f"with the one that is there, pass --tokenizer {folder}/{TOKENIZER_FILE}; else choose another folder"
         )
     if found != content:
         folder.write(TOKENIZER_FILE, content)

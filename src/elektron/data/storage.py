@@ -86,7 +86,6 @@ class Local(Storage):
         return (self.path / name).read_bytes()
 
     def write(self, name: str, *chunks: bytes | memoryview) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / name, *chunks, writer=self.writer and f".{self.writer}.{self.process}")
 
     def remove(self, name: str) -> None:

@@ -94,7 +94,7 @@ def _prepare(
     if share.workers > 1:
         console.print(f"worker {share.worker} of {share.workers}: its {written.shards:,} shards are written")
     if not written.index:
-        console.print(f"{folder}: {written.missing:,} shards of other workers are still to come")
+        console.print(f"{folder}: {written.missing:,} shards of other workers are still to come, or of other text")
         return None
     _print_summary(console, written.index, str(folder), total, time.perf_counter() - start)
     for warning in _warnings(written.index, config):
