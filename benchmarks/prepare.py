@@ -27,6 +27,7 @@ from typing import NamedTuple
 from elektron.data import corpus, tokenizer
 from elektron.data.builtin import python_docs
 from elektron.data.corpus import ReadingConfig
+from elektron.data.prepare import ShardsConfig, dealt_blocks
 from elektron.data.tokenizer import TokenizerConfig
 
 VOCABULARY = 30522
@@ -107,6 +108,14 @@ def prepare(text: Path, chosen: Path, out: Path, processes: int) -> tuple[float,
     return time.perf_counter() - start, samples
 
 
+def dealing_rate(text: Path, chosen: tokenizer.Tokenizer) -> float:
+    """MB of text that a core reads and cuts into blocks in a second: what every worker does with all of a corpus."""
+    start, text_bytes = time.process_time(), 0
+    for block in dealt_blocks(corpus.pieces([str(text)], ReadingConfig()), chosen, ShardsConfig()):
+        text_bytes += block.text_bytes
+    return text_bytes / 1e6 / (time.process_time() - start)
+
+
 def memory_of(root: int) -> Memory:
     """Of a process and all below it."""
     family = [root]
@@ -166,6 +175,7 @@ def compare(options: argparse.Namespace, root: Path) -> None:
     chosen.write_text(trained.json, encoding="utf-8")
     megabytes = text.stat().st_size / 1e6
     print(f"{megabytes:,.1f} MB, vocabulary {trained.vocab_size:,}, {options.processes} of {os.cpu_count()} cores")
+    print(f"reading alone, which every worker does: {dealing_rate(text, trained):.0f} MB/s")
     rates, samples = {"bare": [], "prepare": []}, []
     for number in range(options.rounds):
         rates["bare"].append(megabytes / bare_seconds(text, chosen, options.processes, options.fast))
