@@ -26,7 +26,7 @@ from elektron.data import corpus, prepare
 from elektron.data.cache import VARIABLE
 from elektron.data.corpus import Piece, ReadingConfig
 from elektron.data.prepare import ShardsConfig, Share, write_shards
-from elektron.data.shards import open_data, read_index
+from elektron.data.shards import INDEX, open_data, read_index
 from elektron.data.storage import storage
 from elektron.data.tokenizer import TokenizerConfig, load
 from elektron.verbs.prepare import PrepareConfig
@@ -193,6 +193,20 @@ def test_a_damaged_copy_is_replaced_and_a_damaged_original_refused(bucket, tmp_p
     with pytest.raises(ValueError, match=r"data/shard-00000\.bin: damaged"):
         open_data(f"{bucket}/data")
     assert not copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("file", "../outside.bin"), ("sha256", "../outside"), ("sha256", "/outside")]
+)
+def test_an_index_cannot_name_files_of_other_folders(bucket, tmp_path, small_tokenizer, field, name):
+    write_shards(as_pieces(documents(60)), small_tokenizer, f"{bucket}/data", ShardsConfig(processes=1))
+    record = json.loads(storage(f"{bucket}/data").read(INDEX))
+    record["shards"][0][field] = name
+    put(f"{bucket}/data/{INDEX}", json.dumps(record).encode())
+    before = sorted(tmp_path.parent.rglob("*outside*"))
+    with pytest.raises(ValueError, match=r"index\.json"):
+        open_data(f"{bucket}/data")
+    assert sorted(tmp_path.parent.rglob("*outside*")) == before
 
 
 OPEN = """

@@ -19,7 +19,7 @@ from elektron.data.files import UNFINISHED_FILE, locked
 from elektron.data.prepare import ShardsConfig, Share, write_shards, write_share
 from elektron.data.shards import INDEX, open_data
 from elektron.data.storage import Local, storage
-from elektron.verbs.prepare import PrepareConfig
+from elektron.verbs.prepare import Config, PrepareConfig
 from elektron.verbs.prepare import prepare as prepare_verb
 
 JOB = """
@@ -120,6 +120,12 @@ def test_workers_go_on_with_the_tokenizer_of_a_corpus_that_has_grown(tmp_path):
     (named,) = re.findall(r"--tokenizer (\S+);", str(refused.value))
     assert prepare_verb([str(texts)], out, replace(config, tokenizer=named), Share(0, 2))
     assert (out / "tokenizer.json").read_bytes() == trained
+
+
+@pytest.mark.parametrize(("worker", "workers"), [(2, 2), (-1, 2), (1, 1), (0, 0)])
+def test_workers_are_counted_from_0(worker, workers):
+    with pytest.raises(ValueError, match="counted from 0"):
+        Config(worker=worker, workers=workers)
 
 
 def test_who_is_alone_and_workers_keep_out_of_each_other_s_way(tmp_path):

@@ -151,7 +151,7 @@ def _pieces_of(source: str, config: ReadingConfig) -> Iterator[Piece]:
         yield from _text_pieces(_chunks(sys.stdin.buffer), "standard input", config)
     elif source == PYTHON_DOCS:
         yield from whole_documents(python_docs())
-    elif source.startswith(HUB):
+    elif not _is_file(source):
         yield from whole_documents(_hub_documents(source, config))
     elif _format(Path(source)) == ".parquet":
         with _opened(source) as file, _seekable(file, source) as table:

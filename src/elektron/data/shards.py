@@ -9,6 +9,7 @@ length are cut from the stream when they are needed, so phases of different leng
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from elektron.data.tokenizer import Tokenizer
 INDEX = "index.json"
 MAGIC, VERSION = b"ELEKTRON", 1
 _LAYOUT = struct.Struct("<8sIIQQQQ16s16s")
+_FILE, _SHA256 = re.compile(r"shard-[0-9-]+\.bin"), re.compile(r"[0-9a-f]{64}")
+"""What an index may name: nothing that lies in another folder."""
 _TOKEN_TYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
@@ -193,6 +196,9 @@ def _index(content: bytes, name: str) -> Index:
         raise ValueError(f"{name}: version {record.get('version')}, this Elektron reads {VERSION}; prepare it again")
     record = fields_of(record, [f.name for f in fields(Index)], name)
     record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], name)) for s in record["shards"])
+    for shard in record["shards"]:
+        if not _FILE.fullmatch(str(shard.file)) or not _SHA256.fullmatch(str(shard.sha256)):
+            raise ValueError(f"{name}: names no shard ({shard.file!r}, {shard.sha256!r}); run `elektron prepare` again")
     return Index(**record)
 
 
