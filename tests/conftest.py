@@ -100,7 +100,7 @@ def untaught(tmp_path_factory: pytest.TempPathFactory, small_tokenizer: Tokenize
 def data_folder(text_file: Path, small_tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "tales"
     pieces = corpus.pieces(corpus.sources([str(text_file)]), corpus.ReadingConfig())
-    write_shards(pieces, small_tokenizer, folder, ShardsConfig(held_out=0.05, workers=1))
+    write_shards(pieces, small_tokenizer, folder, ShardsConfig(held_out=0.05, processes=1))
     return folder
 
 

@@ -108,16 +108,17 @@ def test_presets_apply_in_full(names):
         assert overlay(config, PRESETS[name], name) == config
 
 
-def readme_commands() -> list[str]:
-    blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+def commands_of(paper: str) -> list[str]:
+    blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", (ROOT / paper).read_text(), re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
 
 
-def test_the_readme_s_commands_exist():
+@pytest.mark.parametrize(("paper", "first"), [("README.md", "make quickstart"), ("docs/guide.md", "elektron prepare")])
+def test_the_papers_commands_exist(paper, first):
     """elektron's flags parse, make's targets and every file named are there."""
-    commands, ours = readme_commands(), []
-    assert any(command.startswith("make quickstart") for command in commands)
+    commands, ours = commands_of(paper), []
+    assert any(command.startswith(first) for command in commands)
     for command in commands:
         program, *arguments = shlex.split(command.split("|")[-1].split(" > ")[0])
         if program == "make":
@@ -130,7 +131,7 @@ def test_the_readme_s_commands_exist():
                     assert (ROOT / word).exists() or word.startswith("runs/"), command
             ours.append([word for word in arguments if not word.endswith(".toml")])
         else:
-            assert program in ("pip", "git", "cd", "python"), command
+            assert program in ("pip", "git", "cd", "python", "curl", "export", "hf"), command
     parse(ours)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elektron.data import shards
 from elektron.data.batches import Batch, Rows, permute, prefetched
 from elektron.data.shards import Index, Stream
+from elektron.data.storage import storage
 from elektron.data.tokenizer import Specials, Tokenizer
 from elektron.kernels.counters import seed_key
 from reference import hashing, rows
@@ -26,10 +27,8 @@ def make_stream(folder, parts: list[tuple[list[int], list[int]]]) -> Stream:
     """A stream of shards, each (tokens, ends)."""
     made = []
     for number, (tokens, ends) in enumerate(parts):
-        path = folder / f"shard-{number:05d}.bin"
-        made.append(
-            shards.write_shard(path, np.array(tokens), np.array(ends, np.int64), len(tokens), Vocabulary(), b"x" * 16)
-        )
+        file, content = f"shard-{number:05d}.bin", (np.array(tokens), np.array(ends, np.int64), len(tokens))
+        made.append(shards.write_shard(storage(folder), file, *content, Vocabulary(), b"x" * 16))
     index = Index(1, 1000, "", {}, 0.0, sum(s.tokens for s in made), 0, 0, 0, tuple(made))
     return shards.open_stream(folder, index, "train")
 

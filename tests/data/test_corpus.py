@@ -287,4 +287,4 @@ def test_estimated_bytes_counts_files_alone(tmp_path):
 
 
 def test_piece_is_what_it_says():
-    assert list(corpus._whole_documents(iter(["a", " ", "b"]))) == [Piece("a", True), Piece("b", True)]
+    assert list(corpus.whole_documents(iter(["a", " ", "b"]))) == [Piece("a", True), Piece("b", True)]

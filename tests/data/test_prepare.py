@@ -15,6 +15,7 @@ from elektron.data import prepare, shards
 from elektron.data.corpus import Piece
 from elektron.data.prepare import ShardsConfig, write_shards
 from elektron.data.shards import INDEX, open_data, read_index, read_shard
+from elektron.data.storage import storage
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig, train
 
 
@@ -34,7 +35,7 @@ def small_blocks(monkeypatch):
 
 def test_the_stream_is_the_documents(tmp_path, small_tokenizer, small_blocks):
     texts = documents(60)
-    write_shards(as_pieces(texts), small_tokenizer, tmp_path, ShardsConfig(held_out=0.2, workers=1))
+    write_shards(as_pieces(texts), small_tokenizer, tmp_path, ShardsConfig(held_out=0.2, processes=1))
     data = open_data(tmp_path)
     assert len(data.index.shards) > 2
     expected = {False: [], True: []}
@@ -48,15 +49,15 @@ def test_the_stream_is_the_documents(tmp_path, small_tokenizer, small_blocks):
     assert data.index.documents == len(texts)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path, small_tokenizer, small_blocks, workers):
-    for folder, count in ((tmp_path / "one", 1), (tmp_path / "many", workers)):
-        write_shards(as_pieces(documents(60)), small_tokenizer, folder, ShardsConfig(workers=count))
+@pytest.mark.parametrize("processes", [2, 3])
+def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path, small_tokenizer, small_blocks, processes):
+    for folder, count in ((tmp_path / "one", 1), (tmp_path / "many", processes)):
+        write_shards(as_pieces(documents(60)), small_tokenizer, folder, ShardsConfig(processes=count))
     assert written(tmp_path / "one") == written(tmp_path / "many")
 
 
 def test_a_second_run_skips_what_is_done(tmp_path, small_tokenizer, small_blocks):
-    config = ShardsConfig(workers=1)
+    config = ShardsConfig(processes=1)
     write_shards(as_pieces(documents(60)), small_tokenizer, tmp_path, config)
     before = written(tmp_path)
     times = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.bin")}
@@ -70,49 +71,51 @@ def test_a_second_run_skips_what_is_done(tmp_path, small_tokenizer, small_blocks
 
 def test_a_corpus_may_grow_and_shrink(tmp_path, small_tokenizer, small_blocks):
     for count in (60, 80, 20):
-        write_shards(as_pieces(documents(80)[:count]), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+        write_shards(as_pieces(documents(80)[:count]), small_tokenizer, tmp_path, ShardsConfig(processes=1))
         fresh = tmp_path / "fresh" / str(count)
-        write_shards(as_pieces(documents(80)[:count]), small_tokenizer, fresh, ShardsConfig(workers=1))
+        write_shards(as_pieces(documents(80)[:count]), small_tokenizer, fresh, ShardsConfig(processes=1))
         found = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
         assert found == written(fresh)
 
 
 def test_a_damaged_shard_is_written_again(tmp_path, small_tokenizer, small_blocks):
-    write_shards(as_pieces(documents(60)), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+    write_shards(as_pieces(documents(60)), small_tokenizer, tmp_path, ShardsConfig(processes=1))
     before = written(tmp_path)
     path = tmp_path / "shard-00000.bin"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    write_shards(as_pieces(documents(60)), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+    write_shards(as_pieces(documents(60)), small_tokenizer, tmp_path, ShardsConfig(processes=1))
     assert written(tmp_path) == before
 
 
 def test_another_tokenizer_or_split_does_not_take_over_a_folder(tmp_path, small_tokenizer, text_file):
-    write_shards(as_pieces(documents(20)), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+    write_shards(as_pieces(documents(20)), small_tokenizer, tmp_path, ShardsConfig(processes=1))
     other = train(lambda: iter([text_file.read_text()]), TokenizerConfig(vocab_size=100))
     with pytest.raises(ValueError, match="another tokenizer"):
-        write_shards(as_pieces(documents(20)), other, tmp_path, ShardsConfig(workers=1))
+        write_shards(as_pieces(documents(20)), other, tmp_path, ShardsConfig(processes=1))
     with pytest.raises(ValueError, match=r"--held-out 0\.005"):
-        write_shards(as_pieces(documents(20)), small_tokenizer, tmp_path, ShardsConfig(held_out=0.1, workers=1))
+        write_shards(as_pieces(documents(20)), small_tokenizer, tmp_path, ShardsConfig(held_out=0.1, processes=1))
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["\x01\x02"]])
 def test_an_empty_corpus_is_an_error(tmp_path, small_tokenizer, texts):
     with pytest.raises(ValueError, match="corpus is empty"):
-        write_shards(as_pieces(texts), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+        write_shards(as_pieces(texts), small_tokenizer, tmp_path, ShardsConfig(processes=1))
     assert not (tmp_path / INDEX).exists()
 
 
 def test_something_is_always_held_out(tmp_path, small_tokenizer):
     """The last of a few documents; the tail of the only one."""
     texts = documents(5)
-    few = write_shards(as_pieces(texts), small_tokenizer, tmp_path / "few", ShardsConfig(held_out=0.0, workers=1))
+    few = write_shards(as_pieces(texts), small_tokenizer, tmp_path / "few", ShardsConfig(held_out=0.0, processes=1))
     last = small_tokenizer.encode(texts[-1:])[0]
     assert few.held_tokens == len(last)
     held = open_data(tmp_path / "few").held
     assert np.array_equal(held.read(np.array([0]), held.tokens)[0], last)
     assert held.ends(held.tokens).tolist() == [len(last)]
 
-    only = write_shards(as_pieces(texts[:1]), small_tokenizer, tmp_path / "one", ShardsConfig(held_out=0.0, workers=1))
+    only = write_shards(
+        as_pieces(texts[:1]), small_tokenizer, tmp_path / "one", ShardsConfig(held_out=0.0, processes=1)
+    )
     tokens = small_tokenizer.encode(texts[:1])[0]
     assert only.held_tokens == max(1, round(prepare.TAIL * len(tokens)))
     data = open_data(tmp_path / "one")
@@ -122,7 +125,7 @@ def test_something_is_always_held_out(tmp_path, small_tokenizer):
 
 def test_one_token_leaves_nothing_to_train_on(tmp_path, small_tokenizer):
     with pytest.raises(ValueError, match="too small"):
-        write_shards(as_pieces(["cat"]), small_tokenizer, tmp_path, ShardsConfig(workers=1))
+        write_shards(as_pieces(["cat"]), small_tokenizer, tmp_path, ShardsConfig(processes=1))
 
 
 def test_held_out_documents_are_the_share_asked_for_and_stay_on_their_side(tmp_path, small_tokenizer):
@@ -137,7 +140,7 @@ def test_a_document_in_pieces_is_one_document(tmp_path, small_tokenizer, small_b
     words = ("the old cat sees a dog . " * 2000).split()
     pieces = [Piece(" ".join(words[i : i + 100]), i + 100 >= len(words)) for i in range(0, len(words), 100)]
     index = write_shards(
-        [*pieces, Piece("a bird", True)], small_tokenizer, tmp_path, ShardsConfig(held_out=0.0, workers=1)
+        [*pieces, Piece("a bird", True)], small_tokenizer, tmp_path, ShardsConfig(held_out=0.0, processes=1)
     )
     assert index.documents == 2
     assert len(index.shards) > 5
@@ -192,7 +195,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path, small_tokenizer):
             self.vocab_size, self.specials = 1 << 17, small_tokenizer.specials
 
     tokens = np.array([1 << 16, 5, 70000])
-    shards.write_shard(tmp_path / "shard-00000.bin", tokens, np.array([3]), 3, Wide(), b"x" * 16)
+    shards.write_shard(storage(tmp_path), "shard-00000.bin", tokens, np.array([3]), 3, Wide(), b"x" * 16)
     assert read_shard(tmp_path / "shard-00000.bin")[0].tolist() == tokens.tolist()
 
 
@@ -214,12 +217,12 @@ if __name__ == "__main__":
     prepare.BLOCK_BYTES = 20000
     chosen = tokenizer.load(sys.argv[2], tokenizer.TokenizerConfig())
     pieces = corpus.pieces([sys.argv[1]], corpus.ReadingConfig())
-    prepare.write_shards(pieces, chosen, Path(sys.argv[3]), prepare.ShardsConfig(workers=2))
+    prepare.write_shards(pieces, chosen, Path(sys.argv[3]), prepare.ShardsConfig(processes=2))
 """
 
 
 def test_killed_and_run_again_it_writes_the_same_bytes(tmp_path, small_tokenizer):
-    """A real process, ended with SIGKILL when its first shards are there; its workers do not outlive it."""
+    """A real process, ended with SIGKILL when its first shards are there; its processes do not outlive it."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(documents(3000)))
     (tmp_path / "tokenizer.json").write_text(small_tokenizer.json)
@@ -243,7 +246,7 @@ def test_killed_and_run_again_it_writes_the_same_bytes(tmp_path, small_tokenizer
     killed.wait()
     deadline = time.time() + 20
     while _group_lives(killed.pid):
-        assert time.time() < deadline, "workers outlive their parent"
+        assert time.time() < deadline, "processes outlive their parent"
         time.sleep(0.05)
     assert not (tmp_path / "killed" / INDEX).exists()
     subprocess.run(command("killed"), check=True)
@@ -258,12 +261,12 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_worker_that_dies_is_reported(tmp_path, small_tokenizer, small_blocks, monkeypatch, workers):
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_process_that_dies_is_reported(tmp_path, small_tokenizer, small_blocks, monkeypatch, processes):
     """While a result is awaited, or while text is still being read."""
     monkeypatch.setattr(prepare, "_tokenise", _die)
     with pytest.raises(OSError, match="worker process died"):
-        write_shards(_slowly(as_pieces(documents(60))), small_tokenizer, tmp_path, ShardsConfig(workers=workers))
+        write_shards(_slowly(as_pieces(documents(60))), small_tokenizer, tmp_path, ShardsConfig(processes=processes))
 
 
 def _slowly(pieces):

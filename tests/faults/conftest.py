@@ -59,7 +59,7 @@ def commands() -> Commands:
 def prepared(workshop: Path, commands: Commands, text_file: Path) -> Path:
     """A folder of shards."""
     folder = workshop / "data"
-    commands.done("prepare", "--corpus", text_file, "--out", folder, "--vocab-size", 128, "--workers", 1)
+    commands.done("prepare", "--corpus", text_file, "--out", folder, "--vocab-size", 128, "--processes", 1)
     return folder
 
 
@@ -103,7 +103,7 @@ def undisturbed(
 ) -> Callable[[str], Undisturbed]:
     """The commands that write, by their verb; what they have written once is removed again."""
     flags: dict[str, list[object]] = {
-        "prepare": ["--corpus", text_file, "--vocab-size", 128, "--workers", 1, "--out"],
+        "prepare": ["--corpus", text_file, "--vocab-size", 128, "--processes", 1, "--out"],
         "pretrain": ["--data", prepared, *MODEL, *WATCH, *PHASES, "--run"],
         "export": [finished, "--to"],
         "finetune": ["cola", "--model", finished, "--data", glue, *TUNING, "--out"],

@@ -41,7 +41,7 @@ def refused(ended: Ended, path: Path) -> bool:
 def half(workshop: Path, commands: Commands, text_file: Path) -> tuple[Path, dict[str, bytes]]:
     """A run, with all that it needs in its folder, that was stopped after step 8; and what it comes to."""
     run, kept = workshop / "half" / "run", workshop / "half" / "kept"
-    words = "pretrain", "--corpus", text_file, "--prepare.vocab-size", 128, "--prepare.workers", 1, "--run", run
+    words = "pretrain", "--corpus", text_file, "--prepare.vocab-size", 128, "--prepare.processes", 1, "--run", run
     flags = *MODEL, *WATCH, *PHASES
     commands.start(*words, *flags, fate=Fate(moment=Moment(5, ("step-00000012",)))).end()
     assert all_steps(run) == [4, 8]

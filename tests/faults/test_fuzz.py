@@ -75,7 +75,7 @@ def test_corpora(commands: Commands, faults: Faults, tmp_path):
         else:
             path.rename(tmp_path / "good" / path.name)
     assert len(paths) / 10 < len(bad) < len(paths) * 9 / 10
-    flags = "--vocab-size", 128, "--workers", 1, "--errors", "replace", "--out"
+    flags = "--vocab-size", 128, "--processes", 1, "--errors", "replace", "--out"
     commands.done("prepare", "--corpus", tmp_path / "good", *flags, tmp_path / "out")
     for path in faults.random.sample(bad, faults.times(4, 60)):
         with faults.inject("a fuzzed corpus file given to prepare"):

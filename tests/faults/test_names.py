@@ -83,7 +83,7 @@ def test_standard_input_is_not_kept_through_a_link(monkeypatch, capsys, tmp_path
     (tmp_path / "precious.txt").write_text("precious")
     (tmp_path / "out" / "stdin.txt").symlink_to(tmp_path / "precious.txt")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat sees a dog\n\nand a bird\n" * 50)))
-    words = ["--corpus", "-", "--out", str(tmp_path / "out"), "--vocab-size", "64", "--workers", "1"]
+    words = ["--corpus", "-", "--out", str(tmp_path / "out"), "--vocab-size", "64", "--processes", "1"]
     monkeypatch.setattr(sys, "argv", ["elektron", "prepare", *words])
     main()
     assert (tmp_path / "precious.txt").read_text() == "precious"

@@ -77,7 +77,7 @@ def readers(folder: str, path: Path, finished: Path, prepared: Path, glue: Path,
     """The commands that read from a folder that stands at `path`."""
     tune = ["--data", glue, "--out", out, *TUNING, "--seeds", 1, "--recipe.epochs", 1, "--keep", "none"]
     begin = ["pretrain", "--data", prepared, "--run", out, "--train.phases", 1, 16, 4]
-    text = ["--tokenizer", finished / "tokenizer", "--workers", 1, "--out", out]
+    text = ["--tokenizer", finished / "tokenizer", "--processes", 1, "--out", out]
     return {
         "run": [
             ["pretrain", "--run", path],
@@ -94,7 +94,7 @@ def readers(folder: str, path: Path, finished: Path, prepared: Path, glue: Path,
         ],
         "data": [
             ["pretrain", "--data", path, "--run", out, *MODEL, "--train.phases", 1, 16, 4],
-            ["prepare", "--corpus", glue / "CoLA" / "dev.tsv", "--out", path, "--vocab-size", 128, "--workers", 1],
+            ["prepare", "--corpus", glue / "CoLA" / "dev.tsv", "--out", path, "--vocab-size", 128, "--processes", 1],
         ],
         "glue": [["finetune", "cola", "--model", finished, *tune[2:], "--data", path]],
         "corpus": [["prepare", "--corpus", path, *text]],
@@ -181,7 +181,7 @@ def test_datasets_that_would_run(finished, commands: Commands, faults: Faults, t
         path.mkdir()
         (path / folders[kind][0]).write_bytes(folders[kind][1])
         with faults.inject("a pickle planted in a dataset"):
-            words = "--tokenizer", finished / "tokenizer", "--workers", 1, "--out", out
+            words = "--tokenizer", finished / "tokenizer", "--processes", 1, "--out", out
             ended = commands.run("prepare", "--corpus", f"hf:{path}", *words)
             assert not mark.exists(), kind
             assert ended.code == 2, f"{kind}: {ended.said}"

@@ -95,7 +95,7 @@ def updated(config: ObjectiveConfig, steps: int) -> list[float]:
     stretch = begin_stage(model, steps, OptimizerConfig(), 0, 2, 0)
     for step in range(steps):
         if step == stretch.end:
-            stretch.give_back(model)
+            stretch.optimizer.give_back(model)
             stretch = begin_stage(model, steps, OptimizerConfig(), 0, 2, step)
         tallies = stretch.update(batch, step, 1e-3).tolist()
         found = model.summary(dict(zip(model.tallies, tallies[:-1], strict=True)))

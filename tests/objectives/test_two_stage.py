@@ -104,7 +104,7 @@ def test_each_stage_learns():
                 stretch.update(rows, step, 2e-3 * min(1, (step - stretch.begin + 1) / 20))
                 step += 1
             found.append(measured(model, rows))
-        stretch.give_back(model)
+        stretch.optimizer.give_back(model)
     untaught, taught, blind, seeing = found
     assert step == total
     assert taught["generator_loss"] < untaught["generator_loss"] - 0.5

@@ -155,7 +155,9 @@ def test_all_hear_what_the_first_says():
 
 def test_other_data_on_a_rank_is_refused(tmp_path, data_folder, small_tokenizer):
     other = tmp_path / "other"
-    write_shards((Piece(text, True) for text in documents(90, seed=5)), small_tokenizer, other, ShardsConfig(workers=1))
+    write_shards(
+        (Piece(text, True) for text in documents(90, seed=5)), small_tokenizer, other, ShardsConfig(processes=1)
+    )
     with pytest.raises(AssertionError, match="rank 1 has other data than the first rank"):
         run_ranks(2, run_with_other_data, tmp_path / "run", data_folder, other)
 

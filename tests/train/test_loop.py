@@ -286,6 +286,6 @@ def test_trouble_is_told_once_its_time_has_come(tmp_path, data):
 
 def test_a_run_goes_on_with_the_data_it_began_with(tmp_path, data, small_tokenizer):
     run_train(tmp_path / "run", data, TrainConfig(phases=((5, 16, 4),)))
-    write_shards([Piece(text, True) for text in documents(90, 1)], small_tokenizer, tmp_path, ShardsConfig(workers=1))
+    write_shards([Piece(text, True) for text in documents(90, 1)], small_tokenizer, tmp_path, ShardsConfig(processes=1))
     with pytest.raises(ValueError, match="the data has changed since step 5"):
         run_train(tmp_path / "run", open_data(tmp_path), TrainConfig(phases=((10, 16, 4),)))

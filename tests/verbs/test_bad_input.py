@@ -18,7 +18,7 @@ from elektron.verbs import pretrain
 
 FLAGS = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
-    "--model.positions 32 --prepare.vocab-size 128 --prepare.workers 1 --train.phases 4 16 4 "
+    "--model.positions 32 --prepare.vocab-size 128 --prepare.processes 1 --train.phases 4 16 4 "
     "--watch.checkpoint-every 2 --watch.evaluate-rows 4 --device cpu"
 ).split()
 
@@ -77,7 +77,7 @@ def test_corpora(tmp_path, elektron, name, verb):
     make, what, hint = CORPORA[name]
     (tmp_path / "in").mkdir()
     spec = make(tmp_path / "in")
-    flags = ["--out", tmp_path / "out", "--workers", 1] if verb == "prepare" else ["--run", tmp_path / "out", *FLAGS]
+    flags = ["--out", tmp_path / "out", "--processes", 1] if verb == "prepare" else ["--run", tmp_path / "out", *FLAGS]
     code, said = elektron(verb, "--corpus", spec, *flags)
     assert code == 2
     assert what in said
@@ -93,7 +93,7 @@ def test_a_mistyped_corpus_does_not_spoil_the_run_folder(tmp_path, elektron, tex
 def test_replacing_bad_bytes(tmp_path, elektron):
     write(tmp_path / "a.txt", b"the cat \xff sees\0a dog and a bird\n\nand another document")
     code, _ = elektron(
-        "prepare", "--corpus", tmp_path, "--out", tmp_path / "out", "--workers", 1, "--errors", "replace"
+        "prepare", "--corpus", tmp_path, "--out", tmp_path / "out", "--processes", 1, "--errors", "replace"
     )
     assert code == 0
 
@@ -124,7 +124,7 @@ def test_damaged_shards(finished, elektron, tmp_path, damage):
 def test_a_tokenizer_other_than_the_shards(finished, elektron, tmp_path):
     folder = finished / "data"
     code, said = elektron(
-        "prepare", "--corpus", finished / "config.toml", "--out", folder, "--vocab-size", 99, "--workers", 1
+        "prepare", "--corpus", finished / "config.toml", "--out", folder, "--vocab-size", 99, "--processes", 1
     )
     assert code == 2
     assert "trained with another vocab_size" in said
@@ -140,7 +140,7 @@ def test_a_tokenizer_other_than_the_shards(finished, elektron, tmp_path):
 
 
 def test_weights_of_another_tokenizer(finished, elektron, tmp_path, text_file):
-    elektron("prepare", "--corpus", text_file, "--out", tmp_path / "data", "--vocab-size", 90, "--workers", 1)
+    elektron("prepare", "--corpus", text_file, "--out", tmp_path / "data", "--vocab-size", 90, "--processes", 1)
     code, said = elektron(
         "pretrain",
         "--init-from",

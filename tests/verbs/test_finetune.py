@@ -198,7 +198,7 @@ def test_the_original_s_heads_are_not_exported(model, glue, tmp_path, monkeypatc
 def test_checkpoints_are_drawn_against_their_steps(glue, text_file, tmp_path, monkeypatch, capsys):
     flags = (
         "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
-        "--model.positions 32 --prepare.vocab-size 128 --prepare.workers 1 --prepare.held-out 0.05 --device cpu "
+        "--model.positions 32 --prepare.vocab-size 128 --prepare.processes 1 --prepare.held-out 0.05 --device cpu "
         "--train.phases 10 16 4 --watch.checkpoint-every 5 --watch.evaluate-rows 8"
     ).split()
     run_folder, out = tmp_path / "tales", tmp_path / "out"

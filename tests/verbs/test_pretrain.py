@@ -27,7 +27,7 @@ transformers.logging.set_verbosity_error()
 FLAGS = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
     "--model.positions 32 --model.dropout 0.1 --model.attention-dropout 0.1 --schedule.warmup-steps 3 "
-    "--prepare.vocab-size 128 --prepare.workers 1 --prepare.held-out 0.05 "
+    "--prepare.vocab-size 128 --prepare.processes 1 --prepare.held-out 0.05 "
     "--watch.log-every 3 --watch.evaluate-every 4 --watch.evaluate-rows 8 --watch.checkpoint-every 5 --device cpu"
 ).split()
 TEN_STEPS = ["--train.phases", "10", "16", "4"]
@@ -191,7 +191,7 @@ def test_going_on_from_weights(tmp_path, finished, source):
     if source == "folder":
         elektron("export", finished, "--to", path)
     run = tmp_path / "adapted"
-    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.workers 1 --device cpu".split()
+    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.processes 1 --device cpu".split()
     out = elektron("pretrain", "--init-from", path, "--corpus", tmp_path / "new.txt", "--run", run, *flags).stdout
     old, new = load_newest(finished), load_newest(run)
     assert old is not None
@@ -235,7 +235,7 @@ def test_going_on_from_transformers_weights_with_a_generator(tmp_path, finished,
     ):
         kind.from_pretrained(finished / role).save_pretrained(tmp_path / role)
         transformers.AutoTokenizer.from_pretrained(finished / role).save_pretrained(tmp_path / role)
-    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.workers 1 --device cpu".split()
+    flags = "--schedule.learning-rate 1e-30 --train.phases 2 16 4 --prepare.processes 1 --device cpu".split()
     elektron(
         "pretrain", "--init-from", tmp_path / "discriminator", "--init-generator", tmp_path / "generator",
         "--data", finished / "data", "--run", tmp_path / "run", *flags,
@@ -249,11 +249,11 @@ def test_going_on_from_transformers_weights_with_a_generator(tmp_path, finished,
 def test_standard_input_can_train_a_tokenizer(tmp_path):
     text = "\n\n".join(documents(60))
     out = elektron(
-        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--workers", 1, input=text
+        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--processes", 1, input=text
     )
     assert "60 documents" in out.stdout
     again = elektron(
-        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--workers", 1, input=text
+        "prepare", "--corpus", "-", "--out", tmp_path / "data", "--vocab-size", 100, "--processes", 1, input=text
     )
     assert "training a tokenizer" in out.stdout
     assert "training a tokenizer" not in again.stdout
@@ -288,7 +288,7 @@ def test_a_run_without_a_checkpoint_keeps_its_config(tmp_path, finished):
 def test_a_corpus_that_has_grown_keeps_its_tokenizer(tmp_path):
     texts, out = tmp_path / "texts", tmp_path / "out"
     texts.mkdir()
-    flags = ["--corpus", texts, "--out", out, "--vocab-size", 128, "--workers", 1]
+    flags = ["--corpus", texts, "--out", out, "--vocab-size", 128, "--processes", 1]
     (texts / "a.txt").write_text("\n\n".join(documents(50)))
     elektron("prepare", *flags)
     before = (out / "tokenizer.json").read_bytes(), read_index(out)
@@ -301,7 +301,7 @@ def test_a_corpus_that_has_grown_keeps_its_tokenizer(tmp_path):
 def test_a_given_tokenizer_is_not_taken_for_a_trained_one(tmp_path, text_file, finished):
     """Nor is text tokenised with the wrong one after a preparation that was cut off."""
     out = tmp_path / "out"
-    flags = ["--corpus", text_file, "--out", out, "--workers", 1]
+    flags = ["--corpus", text_file, "--out", out, "--processes", 1]
     elektron("prepare", *flags, "--vocab-size", 100)
     trained = (out / "tokenizer.json").read_bytes()
     (out / "index.json").unlink()

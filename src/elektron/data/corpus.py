@@ -1,4 +1,5 @@
-"""Corpora: files, folders, globs, Hugging Face datasets and standard input, read as one stable stream of documents.
+"""Corpora: files, folders and globs, here or behind URLs, Hugging Face datasets and standard input, read as one stable
+stream of documents.
 
 A document arrives as one or more pieces of at most PIECE_CHARACTERS, cut at whitespace, so that a book on a single line
 costs no more memory than a haiku. Nothing is kept: memory does not grow with the corpus.
@@ -25,6 +26,7 @@ from typing import IO, Any, Literal, NamedTuple
 import pyarrow
 
 from elektron.data.builtin import python_docs
+from elektron.data.storage import FILE_URL, UnreachableError, filesystem, is_url, open_url, reaching
 
 PIECE_CHARACTERS = 1 << 16
 CHUNK_BYTES = 1 << 20
@@ -62,7 +64,7 @@ def sources(specs: Iterable[str]) -> list[str]:
     """The files and streams that the specs name, in a stable order: folders and globs sorted by path."""
     found = [source for spec in specs for source in _expand(spec)]
     if not found:
-        raise ValueError("no corpus given: name files, folders, globs, hf:NAME, '-' or " + PYTHON_DOCS)
+        raise ValueError("no corpus given: name files, folders, globs, URLs, hf:NAME, '-' or " + PYTHON_DOCS)
     return found
 
 
@@ -74,11 +76,19 @@ def pieces(corpus: Iterable[str], config: ReadingConfig) -> Iterator[Piece]:
 
 def estimated_bytes(corpus: Iterable[str]) -> int:
     """Roughly how much text the files hold; streams whose size nobody knows count as nothing."""
-    return sum(Path(s).stat().st_size * COMPRESSIONS.get(Path(s).suffix, 1) for s in corpus if _is_file(s))
+    return sum(_size(s) * COMPRESSIONS.get(Path(s).suffix, 1) for s in corpus if _is_file(s))
+
+
+def _size(source: str) -> int:
+    if not is_url(source):
+        return Path(source).stat().st_size
+    files, path = filesystem(source)
+    with reaching(source):
+        return files.size(path) or 0
 
 
 def _is_file(source: str) -> bool:
-    return source not in (STDIN, PYTHON_DOCS) and not source.startswith(HUB)
+    return source not in (STDIN, PYTHON_DOCS) and (not source.startswith(HUB) or is_url(source))
 
 
 def _expand(spec: str) -> list[str]:
@@ -86,6 +96,9 @@ def _expand(spec: str) -> list[str]:
         return [spec]
     if spec.startswith("builtin:"):
         raise ValueError(f"unknown corpus {spec!r}: the one built in is {PYTHON_DOCS}")
+    if is_url(spec):
+        return _expand_url(spec)
+    spec = spec.removeprefix(FILE_URL)
     path = Path(spec)
     if path.is_dir():
         inside = sorted(str(p) for p in path.rglob("*") if p.is_file() and _format(p) and not _hidden(p, path))
@@ -98,6 +111,26 @@ def _expand(spec: str) -> list[str]:
     if not matches:
         raise ValueError(f"no such corpus: {spec!r} is neither a file, nor a folder, nor a glob that matches one")
     return matches
+
+
+def _expand_url(spec: str) -> list[str]:
+    """As of paths. An object store has no folders, only names with slashes in them."""
+    files, path = filesystem(spec)
+    with reaching(spec):
+        if wild := re.search(r"[*?\[]", path):
+            root = path[: wild.start()].rpartition("/")[0]
+            found = [p for p in files.glob(path) if files.isfile(p)]
+        elif files.isfile(path):
+            return [spec]
+        else:
+            root, found = path, [p for p in files.find(path) if _format(Path(p))]
+    found = [p for p in found if not _hidden(Path(p), Path(root))]
+    if not found:
+        raise ValueError(
+            f"no such corpus: {spec!r} is neither a file, nor a glob that matches one, nor a folder with "
+            f"{', '.join(FORMATS)}, plain or {_COMPRESSED}, in it"
+        )
+    return [files.unstrip_protocol(p) for p in sorted(found)]
 
 
 _COMPRESSED = ", ".join(COMPRESSIONS)
@@ -117,15 +150,15 @@ def _pieces_of(source: str, config: ReadingConfig) -> Iterator[Piece]:
     if source == STDIN:
         yield from _text_pieces(_chunks(sys.stdin.buffer), "standard input", config)
     elif source == PYTHON_DOCS:
-        yield from _whole_documents(python_docs())
-    elif source.startswith(HUB):
-        yield from _whole_documents(_hub_documents(source, config))
+        yield from whole_documents(python_docs())
+    elif not _is_file(source):
+        yield from whole_documents(_hub_documents(source, config))
     elif _format(Path(source)) == ".parquet":
         with _opened(source) as file, _seekable(file, source) as table:
-            yield from _whole_documents(_parquet_documents(table, source, config))
+            yield from whole_documents(_parquet_documents(table, source, config))
     elif _format(Path(source)) == ".jsonl":
         with _opened(source) as file:
-            yield from _whole_documents(_json_documents(file, source, config))
+            yield from whole_documents(_json_documents(file, source, config))
     else:  # a file named outright is text, whatever its ending
         with _opened(source) as file:
             yield from _text_pieces(_chunks(file), source, config)
@@ -135,17 +168,21 @@ def _pieces_of(source: str, config: ReadingConfig) -> Iterator[Piece]:
 def _opened(source: str) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed; a damaged archive is reported by name."""
     openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstandard}
-    opener: Any = openers.get(Path(source).suffix, open)
+    opener: Any = openers.get(Path(source).suffix)
     try:
-        with opener(source, "rb") as file:
-            yield file
+        with open_url(source) if is_url(source) else open(source, "rb") as raw:
+            if opener is None:
+                yield raw
+                return
+            with opener(raw, "rb") as file:
+                yield file
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's trouble, not the stream's
-            raise
+        if isinstance(error, UnreachableError) or (isinstance(error, OSError) and error.errno is not None):
+            raise  # the disk's trouble, or the network's, not the stream's
         raise ValueError(f"{source}: damaged or not what its name says ({error}); replace the file") from error
 
 
-def _open_zstandard(source: str, _mode: str) -> IO[bytes]:
+def _open_zstandard(source: IO[bytes], _mode: str) -> IO[bytes]:
     """Through Arrow: the zstandard package takes a truncated file for a short one."""
     stream: Any = pyarrow.input_stream(source, compression="zstd")
     return io.BufferedReader(stream)
@@ -193,7 +230,8 @@ def _closing(rest: str, is_open: bool) -> Iterator[Piece]:
             yield Piece(head, ends)
 
 
-def _whole_documents(documents: Iterator[str]) -> Iterator[Piece]:
+def whole_documents(documents: Iterable[str]) -> Iterator[Piece]:
+    """Documents that are in memory, as pieces."""
     for document in documents:
         yield from _closing(document, is_open=False)
 
@@ -284,8 +322,13 @@ def _field(record: dict[str, Any], where: str, config: ReadingConfig) -> str:
     except UnicodeEncodeError as error:
         if config.errors == "strict":
             raise _not_text(where, error.start, "of the text is half a character") from error
-        return text.encode("utf-8", "replace").decode()
+        return clean(text)
     return text
+
+
+def clean(text: str) -> str:
+    """Without halves of characters, which Python's strings can hold and text cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _decoded_field(text: bytes, where: str, config: ReadingConfig) -> str:
@@ -310,6 +353,8 @@ def _parquet_documents(file: IO[bytes], name: str, config: ReadingConfig) -> Ite
         values = (value for batch in batches for value in _undecoded(batch.column(0)).to_pylist())
         for number, value in enumerate(values, 1):
             yield _field({column: value}, f"{name}, row {number}", config)
+    except UnreachableError:
+        raise
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{name}: damaged or no parquet file ({error}); replace the file") from error
 

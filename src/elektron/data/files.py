@@ -13,16 +13,18 @@ from typing import Any
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
 MANIFEST = "manifest.json"
 _SEAL = "sha256"
+UNFINISHED_FILE = ".unfinished"
 
 
-def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
-    """Write a file so that after a crash, a kill or a full disk the old content or the new one stands there, whole."""
-    write_parts(path, chunks)
+def write_atomically(path: Path, *chunks: bytes | memoryview, writer: str = "") -> None:
+    """Write a file so that after a crash, a kill or a full disk the old content or the new one stands there, whole.
+    Whoever writes it while others may needs a name of its own."""
+    write_parts(path, chunks, writer)
 
 
-def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def write_parts(path: Path, parts: Iterable[bytes | memoryview], writer: str = "") -> None:
     """`write_atomically`, of parts that are made one after the other."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = path.with_name(f".{path.name}{writer}{UNFINISHED_FILE}")
     try:
         unfinished.unlink(missing_ok=True)
         with open(unfinished, "xb") as file:  # never through a link that somebody has left under this name
@@ -70,14 +72,15 @@ def remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Have a folder, made if it is not there, to oneself; one that is still empty in the end is removed again."""
+def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Have a folder, made if it is not there, to oneself, or share it with others who do; one that is still empty in
+    the end is removed again."""
     if folder.is_file():
         raise ValueError(f"{folder} is a file, and a folder is needed")
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise ValueError(f"{folder} is in use by another process: wait for it, or choose another folder") from None
@@ -104,19 +107,29 @@ def sha256(path: Path) -> str:
 
 
 def write_json(path: Path, content: object) -> None:
-    write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, as_json(content))
+
+
+def as_json(content: object) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parsed_json(path.read_bytes(), path)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
+
+
+def parsed_json(content: bytes, path: Path | str) -> Any:  # noqa: ANN401
+    """What stands in a file of JSON, read from `path`."""
+    try:
+        return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: damaged ({error})") from error
 
 
-def fields_of(record: Any, names: Iterable[str], path: Path) -> dict[str, Any]:  # noqa: ANN401
+def fields_of(record: Any, names: Iterable[str], path: Path | str) -> dict[str, Any]:  # noqa: ANN401
     """The named fields of a JSON object read from `path`, all of them and no others."""
     names = set(names)
     if not isinstance(record, dict) or set(record) != names:
@@ -130,7 +143,7 @@ def sealed(record: dict[str, Any]) -> dict[str, Any]:
     return record | {_SEAL: _digest(record)}
 
 
-def unsealed(record: Any, path: Path) -> dict[str, Any]:  # noqa: ANN401
+def unsealed(record: Any, path: Path | str) -> dict[str, Any]:  # noqa: ANN401
     """A record that was sealed, read from `path`."""
     inside = {name: value for name, value in record.items() if name != _SEAL} if isinstance(record, dict) else {}
     if not isinstance(record, dict) or record.get(_SEAL) != _digest(inside):

@@ -10,22 +10,25 @@ length are cut from the stream when they are needed, so phases of different leng
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from elektron.data.files import fields_of, read_json, sha256, unsealed, write_atomically
+from elektron.data.cache import cache_folder, copied
+from elektron.data.files import fields_of, parsed_json, sha256, unsealed
+from elektron.data.storage import Place, Remote, Storage, local_path, storage
 from elektron.data.tokenizer import FILE as TOKENIZER_FILE
-from elektron.data.tokenizer import Tokenizer, from_json
+from elektron.data.tokenizer import Tokenizer
 
 INDEX = "index.json"
 MAGIC, VERSION = b"ELEKTRON", 1
-_NAME = re.compile(r"[\w-]+\.bin")
 _LAYOUT = struct.Struct("<8sIIQQQQ16s16s")
+_FILE, _SHA256 = re.compile(r"shard-[0-9-]+\.bin"), re.compile(r"[0-9a-f]{64}")
+"""What an index may name: nothing that lies in another folder."""
 _TOKEN_TYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
@@ -81,7 +84,13 @@ class Index:
 
 
 def write_shard(
-    path: Path, tokens: np.ndarray, ends: np.ndarray, train_tokens: int, tokenizer: Tokenizer, made_from: bytes
+    folder: Storage,
+    file: str,
+    tokens: np.ndarray,
+    ends: np.ndarray,
+    train_tokens: int,
+    tokenizer: Tokenizer,
+    made_from: bytes,
 ) -> Shard:
     token_bytes = 2 if tokenizer.vocab_size <= 1 << 16 else 4
     payload = ends.astype("<i8").tobytes() + tokens.astype(_TOKEN_TYPES[token_bytes]).tobytes()
@@ -96,25 +105,27 @@ def write_shard(
         made_from=made_from,
         payload=_digest(payload),
     )
-    write_atomically(path, _LAYOUT.pack(*header), payload)
-    return _describe(path, header)
+    content = _LAYOUT.pack(*header) + payload
+    folder.write(file, content)
+    return _describe(file, header, content)
 
 
-def finished_shard(path: Path, made_from: bytes) -> Shard | None:
-    """The shard at `path`, if it is whole, sound and made from the same text in the same way."""
+def finished_shard(folder: Storage, file: str, made_from: bytes) -> Shard | None:
+    """The shard of that name, if it is whole, sound and made from the same text in the same way."""
     try:
-        header = _read_header(path)
+        content = folder.read(file)
+        header = _header(content, len(content), file)
     except (ValueError, FileNotFoundError):
         return None
-    sound = header.made_from == made_from and _digest(path.read_bytes()[_LAYOUT.size :]) == header.payload
-    return _describe(path, header) if sound else None
+    sound = header.made_from == made_from and _digest(memoryview(content)[_LAYOUT.size :]) == header.payload
+    return _describe(file, header, content) if sound else None
 
 
-def _describe(path: Path, header: Header) -> Shard:
+def _describe(file: str, header: Header, content: bytes) -> Shard:
     return Shard(
-        file=path.name,
-        bytes=path.stat().st_size,
-        sha256=sha256(path),
+        file=file,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
         tokens=header.tokens,
         train_tokens=header.train_tokens,
         documents=header.documents,
@@ -122,48 +133,71 @@ def _describe(path: Path, header: Header) -> Shard:
     )
 
 
-def _digest(data: bytes) -> bytes:
+def _digest(data: bytes | memoryview) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def _read_header(path: Path) -> Header:
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        data = file.read(_LAYOUT.size)
+def _header(data: bytes, size: int, name: str) -> Header:
+    """What the first bytes of a file of `size` bytes say."""
     if len(data) < _LAYOUT.size or not data.startswith(MAGIC):
-        raise ValueError(f"{path}: not a shard (no {MAGIC.decode()} at its start); run `elektron prepare` again")
-    header = Header(*_LAYOUT.unpack(data))
+        raise ValueError(f"{name}: not a shard (no {MAGIC.decode()} at its start); run `elektron prepare` again")
+    header = Header(*_LAYOUT.unpack_from(data))
     if header.version != VERSION:
-        raise ValueError(f"{path}: version {header.version}, this Elektron reads {VERSION}; prepare the data again")
+        raise ValueError(f"{name}: version {header.version}, this Elektron reads {VERSION}; prepare the data again")
+    if header.token_bytes not in _TOKEN_TYPES:
+        raise ValueError(f"{name}: damaged (tokens of {header.token_bytes} bytes); run `elektron prepare` again")
     expected = _LAYOUT.size + 8 * header.documents + header.token_bytes * header.tokens
     if size != expected:
-        raise ValueError(f"{path}: {size} bytes instead of {expected}: truncated; run `elektron prepare` again")
+        raise ValueError(f"{name}: {size} bytes instead of {expected}: truncated; run `elektron prepare` again")
     return header
+
+
+def _read_header(path: Path) -> Header:
+    with open(path, "rb") as file:
+        return _header(file.read(_LAYOUT.size), path.stat().st_size, str(path))
 
 
 def read_shard(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """The tokens and the documents' ends, memory-mapped."""
-    header = _read_header(path)
-    data = np.memmap(path, np.uint8, "r", _LAYOUT.size)
+    return _contents(_read_header(path), np.memmap(path, np.uint8, "r", _LAYOUT.size))
+
+
+def parse_shard(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens and the documents' ends of a shard in memory."""
+    return _contents(_header(content, len(content), name), np.frombuffer(content, np.uint8, offset=_LAYOUT.size))
+
+
+def _contents(header: Header, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     border = 8 * header.documents
     return data[border:].view(_TOKEN_TYPES[header.token_bytes]), data[:border].view("<i8")
 
 
-def read_index(folder: Path) -> Index:
-    path = folder / INDEX
-    if not path.exists():
-        raise ValueError(f"{folder} holds no prepared data (no {INDEX}): make some with `elektron prepare`")
+def is_prepared(place: Place) -> bool:
+    """Whether there is finished data."""
+    return storage(place).exists(INDEX)
+
+
+def read_index(place: Place) -> Index:
+    folder = storage(place)
     try:
-        record = read_json(path)
-        if isinstance(record, dict) and record.get("version") != VERSION:
-            raise ValueError(f"{path}: version {record.get('version')}, this Elektron reads {VERSION}")
-        record = fields_of(unsealed(record, path), [f.name for f in fields(Index)], path)
+        content = folder.read(INDEX)
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no prepared data (no {INDEX}): make some with `elektron prepare`") from None
+    try:
+        return _index(content, f"{folder}/{INDEX}")
     except ValueError as error:
         raise ValueError(f"{error}; run `elektron prepare` again") from error
-    record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], path)) for s in record["shards"])
-    outside = [shard.file for shard in record["shards"] if not _NAME.fullmatch(str(shard.file))]
-    if outside:
-        raise ValueError(f"{path}: names {outside[0]!r}, which is not in this folder; run `elektron prepare` again")
+
+
+def _index(content: bytes, name: str) -> Index:
+    record = parsed_json(content, name)
+    if isinstance(record, dict) and record.get("version") != VERSION:
+        raise ValueError(f"{name}: version {record.get('version')}, this Elektron reads {VERSION}")
+    record = fields_of(unsealed(record, name), [f.name for f in fields(Index)], name)
+    record["shards"] = tuple(Shard(**fields_of(s, [f.name for f in fields(Shard)], name)) for s in record["shards"])
+    for shard in record["shards"]:
+        if not _FILE.fullmatch(str(shard.file)) or not _SHA256.fullmatch(str(shard.sha256)):
+            raise ValueError(f"{name}: names {shard.file!r}, which is no shard in this folder")
     return Index(**record)
 
 
@@ -244,16 +278,47 @@ class Data:
         return float(-(held * log_frequencies).sum() / held.sum())
 
 
-def open_data(folder: Path, verify: bool = True) -> Data:
-    """Open a prepared folder; every byte of it is checked against its checksum first, unless it is only glanced at."""
-    index = read_index(folder)
-    tokenizer = from_json(folder / TOKENIZER_FILE, index.special_tokens)
+def open_data(place: Place, verify: bool = True) -> Data:
+    """Open a prepared folder; every byte of it is checked against its checksum first, unless it is only glanced at.
+    What lies behind a URL is copied to this machine's cache, where it stays for the next time."""
+    folder, index = storage(place), read_index(place)
+    try:
+        tokenizer = Tokenizer(folder.read(TOKENIZER_FILE).decode(), index.special_tokens)
+    except (FileNotFoundError, ValueError) as error:
+        reason = f"{folder}/{TOKENIZER_FILE} is missing or damaged ({error}); run `elektron prepare` again"
+        raise ValueError(reason) from error
     if tokenizer.hash != index.tokenizer_sha256:
-        raise ValueError(f"{folder / TOKENIZER_FILE} is not the tokenizer these shards were made with")
-    if verify:
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda shard: _verify(folder / shard.file, shard), index.shards))
-    return Data(index, tokenizer, open_stream(folder, index, "train"), open_stream(folder, index, "held"))
+        raise ValueError(f"{folder}/{TOKENIZER_FILE} is not the tokenizer these shards were made with")
+    if isinstance(folder, Remote):
+        path, local = _cached(folder, index, verify)
+    else:
+        path, local = local_path(place), index
+        if verify:
+            _for_all(index.shards, lambda shard: _verify(path / shard.file, shard))
+    return Data(index, tokenizer, open_stream(path, local, "train"), open_stream(path, local, "held"))
+
+
+def _cached(folder: Remote, index: Index, verify: bool) -> tuple[Path, Index]:
+    """Where copies of the shards are, under names by which only the same bytes are known."""
+    copies = tuple(replace(shard, file=f"{shard.sha256}.bin") for shard in index.shards)
+    files = {shard.sha256: shard.file for shard in index.shards}
+    path = cache_folder() / "data"
+
+    def fetch(copy: Shard) -> None:
+        file = files[copy.sha256]
+        copied(path / copy.file, copy.sha256, f"{folder}/{file}", lambda to: folder.download(file, to), verify)
+
+    _for_all(copies, fetch)
+    return path, replace(index, shards=copies)
+
+
+def _for_all(shards: Sequence[Shard], act: Callable[[Shard], None]) -> None:
+    with ThreadPoolExecutor() as pool:
+        try:
+            list(pool.map(act, shards))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _verify(path: Path, shard: Shard) -> None:

@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from elektron.data.files import genuine, read_json, write_atomically, write_json, write_manifest
+from elektron.data.storage import is_url, storage
 
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
@@ -30,7 +31,8 @@ class TokenizerConfig:
     """How a tokenizer is trained, or which one is taken."""
 
     tokenizer: str = "train"
-    """A tokenizer.json, a vocab.txt or a Hugging Face folder; 'train' makes a WordPiece tokenizer from the corpus."""
+    """A tokenizer.json (or its URL), a vocab.txt or a Hugging Face folder; 'train' makes a WordPiece tokenizer from the
+    corpus."""
     vocab_size: int = 30522
     """Tokens of the vocabulary to train."""
     lowercase: bool = True
@@ -151,19 +153,30 @@ def save(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
 
 
 def load(source: str | Path, config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer in a file or a Hugging Face folder."""
+    """The tokenizer in a file or a Hugging Face folder, or in a tokenizer.json behind a URL."""
+    if is_url(source):
+        return _from_url(str(source))
     path = Path(source)
     if path.is_dir():
         return _from_folder(path, config)
     if not path.is_file():
         raise ValueError(f"no such tokenizer: {str(source)!r} is neither a file nor a folder")
     if path.suffix == ".json":
-        return from_json(path, ROLES)
+        return _from_json(path, ROLES)
     return _from_vocabulary(path, config.lowercase, config.strip_accents)
 
 
-def from_json(path: Path, names: dict[str, str]) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; `names` are its special tokens."""
+def _from_url(url: str) -> Tokenizer:
+    folder, _, name = url.rpartition("/")
+    try:
+        return Tokenizer(storage(folder).read(name).decode())
+    except FileNotFoundError:
+        raise ValueError(f"no such tokenizer: {url}") from None
+    except ValueError as error:
+        raise ValueError(f"{url}: {error}") from error
+
+
+def _from_json(path: Path, names: dict[str, str]) -> Tokenizer:
     try:
         return Tokenizer(_text(path), names)
     except ValueError as error:
@@ -181,7 +194,7 @@ def _from_folder(folder: Path, config: TokenizerConfig) -> Tokenizer:
     settings = _settings(folder / "special_tokens_map.json") | _settings(folder / SETTINGS)
     names = {role: _token_text(settings.get(f"{role}_token", usual), folder) for role, usual in ROLES.items()}
     if (folder / FILE).is_file():
-        return from_json(folder / FILE, names)
+        return _from_json(folder / FILE, names)
     if (folder / VOCABULARY).is_file():
         lowercase = settings.get("do_lower_case", config.lowercase)
         accents = settings.get("strip_accents")

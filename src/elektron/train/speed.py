@@ -23,6 +23,7 @@ from torch import Tensor
 from elektron.data import tokenizer
 from elektron.data.batches import Batch, Rows, prefetched
 from elektron.data.shards import VERSION, Index, open_stream, write_shard
+from elektron.data.storage import storage
 from elektron.data.tokenizer import ROLES, TokenizerConfig
 from elektron.kernels.counters import seed_key
 from elektron.objectives.objective import Objective, Outcome
@@ -50,7 +51,7 @@ def made_up_rows(folder: Path, vocab_size: int, length: int, size: int) -> Rows:
     count = max(_TOKENS, 2 * size * length)
     tokens = len(ROLES) - 1 + np.exp(draw.random(count) * math.log(vocab_size - len(ROLES) + 1)).astype(np.int64)
     ends = np.append(np.flatnonzero(draw.random(count - 1) < 1 / _DOCUMENT) + 1, count)
-    shard = write_shard(folder / "shard-00000.bin", tokens, ends, count, words, bytes(16))
+    shard = write_shard(storage(folder), "shard-00000.bin", tokens, ends, count, words, bytes(16))
     totals = 0.0, count, 0, len(ends), 0
     index = Index(VERSION, vocab_size, words.hash, words.names, *totals, (shard,))
     return Rows(open_stream(folder, index, "train"), words.specials, length, seed_key(_SEED))

@@ -117,7 +117,7 @@ def _open(config: Config) -> Subject:
     if not config.data:
         raise ValueError(f"{config.run} is a folder: say which text its layers are to read with --data")
     length = config.length or min(USUAL_LENGTH, alone.encoder.config.positions)
-    return Subject(None, {config.run.resolve().name: alone}, open_data(Path(config.data)), length)
+    return Subject(None, {config.run.resolve().name: alone}, open_data(config.data), length)
 
 
 def _own_encoders(opened: Opened) -> dict[str, Pretrained]:

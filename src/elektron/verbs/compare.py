@@ -12,7 +12,7 @@ from rich.console import Console
 
 from elektron.config import to_toml
 from elektron.data.files import locked, read_json, write_atomically, write_json
-from elektron.data.shards import INDEX, Data, open_data
+from elektron.data.shards import Data, is_prepared, open_data
 from elektron.data.tokenizer import Specials
 from elektron.objectives import choices, table
 from elektron.objectives.lexicon import Lexicon
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _data(config: Config) -> Data:
     """Prepared once for all."""
-    if config.corpus and not (config.data_folder / INDEX).exists():
+    if config.corpus and not is_prepared(config.data_folder):
         prepare(config.corpus, config.data_folder, config.prepare)
     return open_data(config.data_folder)
 
@@ -169,7 +169,7 @@ def _run(config: Config, kind: Kind, seed: int, share: Share) -> RunConfig:
         plain,
         run=config.run / kind / f"seed-{seed}",
         corpus=(),
-        data=str(config.data_folder),
+        data=config.data_folder,
         seed=seed,
         objective=choices.as_needed(config.objective, kind),
         schedule=replace(config.schedule, warmup_steps=min(config.schedule.warmup_steps, steps // 10)),

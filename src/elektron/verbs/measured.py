@@ -8,7 +8,6 @@ The digest is of all that decides the speed beside the device, so that another m
 import hashlib
 import json
 import math
-import os
 import platform
 import statistics
 from dataclasses import asdict, dataclass, fields
@@ -19,6 +18,7 @@ import torch
 
 import elektron
 from elektron.config import to_dict
+from elektron.data.cache import cache_folder
 from elektron.data.files import fields_of, read_json, write_json
 from elektron.train.device import describe
 from elektron.train.schedule import Phase
@@ -78,7 +78,7 @@ def settings_of(config: RunConfig, phase: Phase, vocab_size: int) -> dict[str, A
 
 
 def cache_file() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elektron" / "bench.json"
+    return cache_folder() / "bench.json"
 
 
 def kept() -> dict[str, Measured]:

@@ -17,7 +17,7 @@ from elektron.config import glimpse, overlay, parse, read_toml, split_files, to_
 from elektron.data import tokenizer
 from elektron.data.corpus import PYTHON_DOCS
 from elektron.data.files import locked
-from elektron.data.shards import INDEX, Data, open_data
+from elektron.data.shards import Data, is_prepared, open_data
 from elektron.data.tokenizer import Tokenizer
 from elektron.model.heads import Discriminator
 from elektron.model.initial import initialise
@@ -137,7 +137,7 @@ def _finish(config: RunConfig, data: Data, console: Console) -> None:
 def _data(config: RunConfig, world: World) -> Data:
     """The run's data, prepared first where a corpus is given, by the first rank. A run that has begun keeps what it
     has, whatever became of its corpus."""
-    if world.is_first and config.corpus and not (runs.has_begun(config.run) and (config.data_folder / INDEX).exists()):
+    if world.is_first and config.corpus and not (runs.has_begun(config.run) and is_prepared(config.data_folder)):
         prepare(config.corpus, config.data_folder, config.prepare)
     world.wait()
     return open_data(config.data_folder)

@@ -11,7 +11,7 @@ from elektron.config import differences, overlay, read_toml, to_toml
 from elektron.data import tokenizer
 from elektron.data.batches import SHORTEST, SPECIALS
 from elektron.data.files import write_atomically
-from elektron.data.shards import INDEX, Data, open_data
+from elektron.data.shards import Data, is_prepared, open_data
 from elektron.data.tokenizer import Tokenizer, TokenizerConfig
 from elektron.interop.huggingface import from_tensors, load_encoder, our_config, read_tensors
 from elektron.kernels.masking import masked_count
@@ -62,7 +62,7 @@ class RunConfig(Choice):
     corpus: tuple[str, ...] = ()
     """Text to prepare first (see `elektron prepare --help`)."""
     data: str = ""
-    """A prepared folder; with --corpus, where to prepare it (RUN/data if empty)."""
+    """A prepared folder or its URL (s3://BUCKET/FOLDER); with --corpus, where to prepare it (RUN/data if empty)."""
     start: Start = "original"
     """How weights begin: as the original's, or with attention heads that look at their neighbours."""
     seed: int = 0
@@ -78,8 +78,9 @@ class RunConfig(Choice):
     prepare: PrepareConfig = PrepareConfig()
 
     @property
-    def data_folder(self) -> Path:
-        return Path(self.data) if self.data else self.run / "data"
+    def data_folder(self) -> str:
+        """Its path, or its URL."""
+        return self.data or str(self.run / "data")
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -143,7 +144,7 @@ def _seal(config: bytes) -> bytes:
 
 def glance_at_data(config: RunConfig) -> Data | None:
     """The run's data, unverified; None where it is still to be prepared from a corpus."""
-    expected = bool(config.data and not config.corpus) or (config.data_folder / INDEX).exists()
+    expected = bool(config.data and not config.corpus) or is_prepared(config.data_folder)
     return open_data(config.data_folder, verify=False) if expected else None
 
 
@@ -236,7 +237,7 @@ def open_with_data(path: Path, folder: str, length: int) -> tuple[Opened, Data, 
     opened, is_run = open_model(path), (path / CONFIG).exists()
     if not folder and not is_run:
         raise ValueError(f"{path} is an exported folder: say which text to evaluate on with --data")
-    data = open_data(Path(folder) if folder else opened.config.data_folder)
+    data = open_data(folder or opened.config.data_folder)
     if data.tokenizer.hash != opened.tokenizer.hash:
         raise ValueError(f"the data was prepared with another tokenizer than {path} was trained with")
     opened.model.lexicon = lexicon_of(data.tokenizer, data.train.counts(data.index.vocab_size))
