@@ -23,7 +23,6 @@ set -u
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=150     # seconds that torchrun gives its ranks to save, of the 180 above
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else ranks that are started again may look for the dead at old addresses
 
 # One torchrun a node starts the ranks of that node. If one ends first, the others are still given time to save. Since
 # Slurm 22.05 a step has one CPU unless it is told again.

@@ -19,7 +19,6 @@ set -u
 
 read -ra options <<<"${TORCHRUN:---standalone --nproc-per-node gpu}"
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${GRACE:-110}
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else ranks that are started again may look for the dead at old addresses
 RANKS=$(mktemp -d) || exit
 export RANKS
 trap 'rm -rf "$RANKS"' EXIT
