@@ -30,7 +30,7 @@ def test_an_index_that_names_what_is_elsewhere(prepared: Path, commands: Command
         with faults.inject("a name that leads out of a folder"):
             ended = commands.run("pretrain", "--data", data, "--run", tmp_path / "run", *MODEL, *PHASES)
             assert ended.code == 2, ended.said
-            assert f"index.json: names {name!r}, which is not in this folder" in ended.said
+            assert f"index.json: names {name!r}, which is no shard in this folder" in ended.said
 
 
 def test_weights_in_parts_that_are_elsewhere(finished: Path, commands: Commands, faults: Faults, tmp_path):

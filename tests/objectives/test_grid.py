@@ -98,8 +98,8 @@ def updated(config: ObjectiveConfig, steps: int) -> list[float]:
             stretch.optimizer.give_back(model)
             stretch = begin_stage(model, steps, OptimizerConfig(), 0, 2, step)
         tallies = stretch.update(batch, step, 1e-3).tolist()
-        found = model.summary(dict(zip(model.tallies, tallies[:-1], strict=True)))
-        losses += [value for name, value in found.items() if name.endswith("loss")] + tallies[-1:]
+        found = model.summary(dict(zip(model.tallies, tallies[:-2], strict=True)))
+        losses += [value for name, value in found.items() if name.endswith("loss")] + tallies[-2:]
     model.eval()
     assert all(math.isfinite(loss) for loss in losses)
     assert model.flops_per_token(LENGTH) > 0

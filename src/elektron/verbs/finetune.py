@@ -100,6 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     with locked(out):
         models = {model: out / _label(model) if len(config.model) > 1 else out for model in config.model}
         for model, folder in models.items():
+            folder.mkdir(exist_ok=True)
             if len(models) > 1:
                 console.print(f"\n{model}", markup=False)
             for name, plan in plans.items():
