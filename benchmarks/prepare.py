@@ -31,7 +31,7 @@ from elektron.data.prepare import ShardsConfig, dealt_blocks
 from elektron.data.tokenizer import TokenizerConfig
 
 VOCABULARY = 30522
-LEARNT_FROM = 100_000_000
+LEARNT_FROM = 10_000_000
 """Characters that a tokenizer is trained on."""
 BATCH_CHARACTERS = 4 << 20
 SAMPLE_SECONDS = 0.2
