@@ -46,13 +46,14 @@ def wait_for_records(run: Path) -> None:
 
 def test_a_rank_dies(tmp_path, prepared, faults: Faults):
     """At any moment of training, the first rank or the other; the same bytes as of two that were left alone."""
-    begun = start(prepared, tmp_path / "alone")
-    wait_for_records(tmp_path / "alone")
+    run = tmp_path / "run"
+    begun = start(prepared, run)
+    wait_for_records(run)
     begin = time.monotonic()
     ended(begun)
-    seconds, whole = time.monotonic() - begin, contents(tmp_path / "alone")
-    for number in range(faults.times(1, 10)):
-        run = tmp_path / str(number)
+    seconds, whole = time.monotonic() - begin, contents(run)
+    for _ in range(faults.times(1, 10)):
+        shutil.rmtree(run)
         with faults.inject("kill -9 of a rank"):
             process = start(prepared, run)
             wait_for_records(run)
@@ -60,4 +61,3 @@ def test_a_rank_dies(tmp_path, prepared, faults: Faults):
             os.kill(faults.random.choice(ranks_of(process.pid)), signal.SIGKILL)
             ended(process)
             faults.same(whole, contents(run))
-        shutil.rmtree(run)
