@@ -118,19 +118,11 @@ def train(
     """Train to the last step, to a signal or to the deadline, from the newest checkpoint if there is one. All ranks of
     a world call it, and the first one writes. Returns the exit code (`Ends.code`)."""
     device = next(model.parameters()).device
-    if device.type == "cpu":
-        keep_freed_memory()
-    use_kernels(config.kernels and config.shard == 1)
     phases = tuple(Phase(*phase) for phase in config.phases)
     total = total_steps(phases)
     make_batch = _batch_maker(data, phases, config, seed, device, world)
-    for encoder in model.encoders():
-        encoder.recompute = config.recompute
-    model.together = world.together
     saved = _newest(run, model, data, world)
-    world.spread(parameter.data for parameter in model.parameters())
-    if config.shard > 1:
-        shard(model, world, config.shard, precision(device))
+    _set_up(model, config, device, world)
     step, tally = _resume(saved, model.tallies, world)
     begin = partial(begin_stage, model, total, optimizer_config, seed, config.accumulate)
     begin = partial(begin, world=world, is_sharded=config.shard > 1)
@@ -173,6 +165,19 @@ def train(
             if ends.code:
                 break
     return ends.code
+
+
+def _set_up(model: Objective, config: TrainConfig, device: torch.device, world: World) -> None:
+    """Have the model compute as the config says, with the weights of the first rank."""
+    if device.type == "cpu":
+        keep_freed_memory()
+    use_kernels(config.kernels and config.shard == 1)
+    for encoder in model.encoders():
+        encoder.recompute = config.recompute
+    model.together = world.together
+    world.spread(parameter.data for parameter in model.parameters())
+    if config.shard > 1:
+        shard(model, world, config.shard, precision(device))
 
 
 def _metrics(run: Path, step: int, display: Display, watch: WatchConfig, world: World) -> Metrics:
