@@ -2,9 +2,10 @@
 
     python benchmarks/checkpoints.py [--preset small] [--rows 128] [--length 128] [--every 1000] [--repeats 5]
 
-Steps are made without pause; before some of them a checkpoint is begun as a run begins it. Its cost is the time in
-which the loop stands still for it, and what the steps take longer while it is being written. `--every` is how many
-steps lie between two of them in the run that the cost is a share of.
+Steps are made without pause, for twice as long as a checkpoint takes to be written; before every other stretch of them
+one is begun as a run begins it. Its cost is how much longer that stretch takes than the one before: the loop stands
+still, and steps lose something while it is being written. `--every` is how many steps lie between two of them in the run
+that the cost is a share of.
 """
 
 import argparse
@@ -55,35 +56,41 @@ def main() -> None:
         rows = made_up_rows(Path(folder), vocabulary, asked.length, asked.rows)
         batch = rows.batch(0, asked.rows)
 
-        def steps(count: int) -> list[float]:
-            """Seconds of so many steps, and of more until the checkpoint is there."""
-            taken: list[float] = []
-            while len(taken) < count or not writer.is_idle:
-                begin = time.perf_counter()
-                updates(batch, next(numbers), RATE)
-                wait(device)
-                taken.append(time.perf_counter() - begin)
-            return taken
-
-        steps(3)
-        alone, held, costs, written = [], [], [], []
-        for number in range(asked.repeats):
-            alone += steps(5)
-            begin = time.perf_counter()
+        def begin_checkpoint(number: int) -> None:
             weights, state, count = optimizer.snapshot()
             writer.write(Checkpoint(number, weights, state, {"updates": count}))
-            held.append(time.perf_counter() - begin)
-            beside = steps(1)
-            written.append(time.perf_counter() - begin)
-            costs.append(held[-1] + sum(beside) - len(beside) * statistics.median(alone))
+
+        def stretch(count: int, checkpoint: int | None = None) -> float:
+            """Seconds of so many steps, and of a checkpoint that is begun before them."""
+            begin = time.perf_counter()
+            if checkpoint is not None:
+                begin_checkpoint(checkpoint)
+                held.append(time.perf_counter() - begin)
+            for _ in range(count):
+                updates(batch, next(numbers), RATE)
+            wait(device)
+            return time.perf_counter() - begin
+
+        held: list[float] = []
+        stretch(3)
+        begin_checkpoint(0)  # the first one takes the memory that the others use again
+        writer.wait()
+        begin = time.perf_counter()
+        begin_checkpoint(1)
+        writer.wait()
+        written, step = time.perf_counter() - begin, stretch(3) / 3
+        count = 3 + int(2 * written / step)
+        pairs = [(stretch(count), stretch(count, 2 + number)) for number in range(asked.repeats)]
+        writer.wait()
         size = sum(f.stat().st_size for f in Path(folder).rglob("*.safetensors")) / 1e6
-    step = statistics.median(alone)
-    cost, between = max(0.0, statistics.median(costs)), asked.every * step
+    step = statistics.median(alone for alone, _ in pairs) / count
+    cost = max(0.0, statistics.median(beside - alone for alone, beside in pairs))
+    between = asked.every * step
     print(f"{asked.preset}, {asked.rows} rows of {asked.length}, {describe(device)}; a checkpoint of {size:,.0f} MB")
     print("| a step | the loop stands still | written after | all a checkpoint costs | of the time between two |")
     print("|---|---|---|---|---|")
     print(
-        f"| {1e3 * step:.1f} ms | {1e3 * statistics.median(held):.1f} ms | {statistics.median(written):.2f} s | "
+        f"| {1e3 * step:.1f} ms | {1e3 * statistics.median(held):.1f} ms | {written:.2f} s | "
         f"{1e3 * cost:.0f} ms | {cost / between:.2%} of {between:.1f} s |"
     )
 

@@ -47,7 +47,8 @@ def distance(found: Tensor | None, expected: Tensor | None) -> float:
     assert found is not None
     assert expected is not None
     assert not found.isnan().any()
-    return float((found.double().cpu() - expected).norm() / expected.norm())
+    found, expected = found.double().cpu(), expected.double().cpu()
+    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -11,7 +11,7 @@ from elektron.kernels.layer import LayerWeights
 from elektron.kernels.parameters import Factors, add_matrices
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
-from elektron.objectives import electra
+from elektron.objectives import proposing
 from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
@@ -73,7 +73,7 @@ def test_streams_change_nothing(width, embedding_width, accumulate, monkeypatch)
     found = []
     for streams in (True, False):
         if not streams:
-            monkeypatch.setattr(electra, "beside", lambda *given: nullcontext())
+            monkeypatch.setattr(proposing, "beside", lambda *given: nullcontext())
             monkeypatch.setattr(layers, "Aside", InLine)
         torch.manual_seed(0)
         model, optimizer = make("cuda", shape)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
@@ -63,6 +64,13 @@ def wait(device: torch.device) -> None:
     """Until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies in the host's memory, in pages that a GPU may write to itself: to others it is some ten times slower."""
+    copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda).copy_(t, non_blocking=True) for t in tensors]
+    wait(tensors[0].device)
+    return copies
 
 
 def keep_freed_memory() -> None:

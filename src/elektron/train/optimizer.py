@@ -16,6 +16,7 @@ from torch.optim.adamw import adamw
 from elektron.kernels.adam import ALIGNMENT, adamw_
 from elektron.kernels.gpu import runs_on
 from elektron.model.weights import is_lowered
+from elektron.train.device import on_host
 from elektron.train.distributed import ALONE, Reduction, World
 
 NOTES = 2
@@ -221,7 +222,7 @@ class Optimizer:
 
     def snapshot(self) -> Snapshot:
         """All of it as it is now, on the host, whatever the next update does."""
-        values, first, second = (flat.to("cpu", copy=True) for flat in (self.values, *self._moments.values()))
+        values, first, second = on_host(self.values, *self._moments.values())
         return Snapshot(self._by_name(values), self._named_moments({"first": first, "second": second}), self.updates())
 
     def _named_moments(self, moments: dict[str, Tensor]) -> dict[str, Tensor]:
