@@ -4,8 +4,8 @@
 
 Steps are made without pause, for twice as long as a checkpoint takes to be written; before every other stretch of them
 one is begun as a run begins it. Its cost is how much longer that stretch takes than the one before: the loop stands
-still, and steps lose something while it is being written. `--every` is how many steps lie between two of them in the run
-that the cost is a share of.
+still, and steps lose something while it is being written. `--every` is how many steps lie between two of them in the
+run that the cost is a share of.
 """
 
 import argparse
