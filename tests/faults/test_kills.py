@@ -34,8 +34,9 @@ def test_killed_at_the_syncs_and_renames(verb, undisturbed, commands: Commands, 
     place = str(whole.out), "step-00000008" if verb == "pretrain" else ""
     for moment in range(1, 1000) if faults.is_full else [faults.random.randrange(1, 9)]:
         ended = commands.start(*whole.words, fate=Fate(moment=Moment(moment, place))).end()
-        if ended.code == 0:
-            break  # there are fewer of them
+        if ended.code == 0:  # there are fewer of them
+            shutil.rmtree(whole.out)
+            break
         with faults.inject(f"kill -9 at a sync or rename of {verb}"):
             assert ended.code == -signal.SIGKILL, ended.said
             assert all_steps(whole.out) or verb != "pretrain"
