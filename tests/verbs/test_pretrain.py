@@ -309,3 +309,50 @@ def test_a_given_tokenizer_is_not_taken_for_a_trained_one(tmp_path, text_file, f
     (out / "index.json").unlink()
     elektron("prepare", *flags, "--vocab-size", 100)
     assert (out / "tokenizer.json").read_bytes() == trained
+
+
+WSD = ["--schedule.kind", "wsd", "--schedule.decay-share", "0.25"]
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory, finished) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "trunk"
+    flags = [*FLAGS, *WSD, "--train.phases", "20", "16", "4", "--watch.keep-checkpoints", "9"]
+    elektron("pretrain", "--data", finished / "data", "--run", run, *flags)
+    return run
+
+
+def test_a_branch_ends_as_the_shorter_run_does(tmp_path, finished, trunk):
+    """Bit for bit, and with the same records from there on."""
+    short = [*WSD, "--train.phases", "12", "16", "4"]  # decays from step 9 on
+    branch = trunk / "checkpoints" / "step-00000005"
+    elektron("pretrain", "--run", tmp_path / "branch", "--branch", branch, *short)
+    elektron("pretrain", "--data", finished / "data", "--run", tmp_path / "short", *FLAGS, *short)
+    ours, theirs = load_newest(tmp_path / "branch"), load_newest(tmp_path / "short")
+    assert ours is not None
+    assert theirs is not None
+    assert ours.step == theirs.step == 12
+    for tensors, others in ((ours.model, theirs.model), (ours.optimizer, theirs.optimizer)):
+        assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
+    losses = [
+        {r["step"]: r["loss"] for r in read(tmp_path / name) if r["kind"] == "train"} for name in ("branch", "short")
+    ]
+    assert losses[0] == {step: loss for step, loss in losses[1].items() if step > 5}
+
+
+@pytest.mark.parametrize(
+    ("step", "flags", "message"),
+    [
+        (15, [*WSD, "--train.phases", "18", "16", "4"], "from step 14 on"),  # 18 steps decay earlier than 20
+        (5, [*WSD, "--train.phases", "12", "16", "2"], "from step 0 on"),
+        (5, [*WSD, "--train.phases", "5", "16", "4"], "from step 5 on"),
+        (5, [*WSD, "--train.phases", "12", "16", "4", "--seed", "1"], "another config: seed is 0 there, 1 now"),
+        (5, ["--schedule.learning-rate", "1e-4"], "from step 0 on"),
+    ],
+)
+def test_a_branch_that_would_have_come_another_way_is_refused(tmp_path, trunk, step, flags, message):
+    branch = trunk / "checkpoints" / f"step-{step:08d}"
+    command = [sys.executable, "-m", "elektron", "pretrain", "--run", tmp_path / "b", "--branch", branch, *flags]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert message in " ".join(done.stderr.split())

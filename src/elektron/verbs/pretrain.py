@@ -29,7 +29,7 @@ from elektron.train.device import choose_device
 from elektron.train.distributed import ALONE, World, joined
 from elektron.train.ends import OUT_OF_TIME
 from elektron.train.loop import train
-from elektron.verbs import runs
+from elektron.verbs import branches, runs
 from elektron.verbs.export import export
 from elektron.verbs.prepare import prepare
 from elektron.verbs.report import write_report
@@ -58,8 +58,8 @@ def _first_ranks(config: RunConfig, world: World) -> RunConfig:
 
 
 def configure(arguments: Sequence[str], prog: str, description: str, kind: type[Config] = RunConfig) -> Config:
-    """Presets first, or what a run that has begun was made with; then --init-from's shapes; then files; then flags.
-    `kind` may have flags of its own beside those of a run."""
+    """Presets first, or what a run that has begun, or is left, was made with; then --init-from's shapes; then files;
+    then flags. `kind` may have flags of its own beside those of a run."""
     files, flags = split_files(arguments)
     beginning = _beginning(files, flags)
     for file in files:
@@ -81,6 +81,8 @@ def _beginning(files: Sequence[Path], flags: Sequence[str]) -> RunConfig:
         if runs.has_begun(run) or glimpse(choice, files, flags) == choice:
             return before
     choice = glimpse(Choice(run=run), files, flags)
+    if choice.branch:
+        return branches.branched(choice)
     config = runs.with_presets(RunConfig(run=run), choice.preset)
     asked = glimpse(config, files, flags)
     if not choice.init_from and not (choice.init_generator and asked.objective.generator == "frozen"):
@@ -118,6 +120,8 @@ def _begin(config: RunConfig, model: Objective, data: Data, console: Console) ->
         _refuse_other_tokenizer(config, data.tokenizer)
         console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
     runs.write_config(config)
+    if config.branch and not runs.has_begun(config.run):
+        branches.begin(config)
     tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
     if config.schedule.warmup_steps >= sum(steps for steps, _, _ in config.train.phases):
         console.print("[yellow]the run ends before the learning rate is warm: see --schedule.warmup-steps[/]")

@@ -53,6 +53,9 @@ class Choice:
     init_generator: str = ""
     """A Hugging Face ELECTRA generator to go with --init-from, where that does not bring one; or alone, to stay as it
     is (--objective.generator frozen)."""
+    branch: str = ""
+    """Leave another run where it stood (RUN/checkpoints/step-00050000) and end in another way: with other
+    --train.phases and --schedule, which must agree with the other's up to there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +164,7 @@ def refuse_other(config: RunConfig) -> None:
     may_change = _MAY_CHANGE if config.objective.kind == "corrective" else (*_MAY_CHANGE, "train.accumulate")
     refused = {name: values for name, values in changed.items() if not name.startswith(may_change)}
     if refused:
-        raise ValueError(f"{config.run} is a run with another config: {_told(refused)}. Choose another --run")
+        raise ValueError(f"{config.run} is a run with another config: {told(refused)}. Choose another --run")
 
 
 def refuse_other_shapes(config: RunConfig) -> None:
@@ -174,10 +177,10 @@ def refuse_other_shapes(config: RunConfig) -> None:
     }
     if shapes:
         source = f"--init-from {config.init_from}" if config.init_from else f"--init-generator {config.init_generator}"
-        raise ValueError(f"{source} has other shapes: {_told(shapes)}. Leave them to it")
+        raise ValueError(f"{source} has other shapes: {told(shapes)}. Leave them to it")
 
 
-def _told(differences: dict[str, tuple[Any, Any]]) -> str:
+def told(differences: dict[str, tuple[Any, Any]]) -> str:
     return "; ".join(f"{name} is {old!r} there, {new!r} now" for name, (old, new) in differences.items())
 
 
