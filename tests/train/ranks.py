@@ -106,6 +106,7 @@ def run(
     config: TrainConfig,
     watch: WatchConfig = WATCH,
     device: str = "cpu",
+    optimizer: OptimizerConfig = OptimizerConfig(),
 ) -> int:
     """A whole run, or a rank's part in it; its exit code."""
     data = open_data(data_folder)
@@ -117,7 +118,7 @@ def run(
         for parameter in model.parameters():
             torch.nn.init.constant_(parameter, 5.0)
     schedule = ScheduleConfig(learning_rate=1e-3, warmup_steps=5)
-    return train(folder, model, data, 7, config, schedule, OptimizerConfig(), watch, world)
+    return train(folder, model, data, 7, config, schedule, optimizer, watch, world)
 
 
 def run_signalled(world: World, folder: Path, data_folder: Path, rank: int, step: int) -> int:

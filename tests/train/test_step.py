@@ -1,5 +1,6 @@
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -23,11 +24,13 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SHAPE = EncoderConfig(layers=2, width=64, heads=2, feedforward_width=128, embedding_width=32, positions=32)
 
 
-def make(device: str, shape: EncoderConfig = SHAPE) -> tuple[Electra, Optimizer]:
+def make(
+    device: str, shape: EncoderConfig = SHAPE, kind: Literal["adamw", "muon"] = "adamw"
+) -> tuple[Electra, Optimizer]:
     model = Electra(shape, ObjectiveConfig(generator_width=0.5), Lexicon(Specials(0, 1, 2, 3, 4), 100))
     initialise(model, 0)
     model.to(device).train()
-    return model, Optimizer(model, OptimizerConfig(), precision(torch.device(device)))
+    return model, Optimizer(model, OptimizerConfig(kind=kind), precision(torch.device(device)))
 
 
 def make_batch(rows: int, length: int) -> Batch:
@@ -37,15 +40,16 @@ def make_batch(rows: int, length: int) -> Batch:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_replayed_updates_are_updates(device, accumulate):
+def test_replayed_updates_are_updates(device, kind, accumulate):
     """Bit for bit: also when shapes alternate, and with rates that change."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
     batches = [make_batch(8, 16), make_batch(8, 16), make_batch(4, 32), make_batch(8, 16)]
     found = []
     for replayed in (True, False):
-        model, optimizer = make(device)
+        model, optimizer = make(device, kind=kind)
         updates = Updates(model, optimizer, 7, accumulate, torch.device(device))
         tallies = []
         for step, batch in enumerate(batches):

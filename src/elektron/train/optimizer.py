@@ -1,5 +1,6 @@
 """AdamW over one flat buffer: parameters, gradients and moments lie in one tensor each, so that clipping, the update
-and, between ranks, the sum of gradients are single operations.
+and, between ranks, the sum of gradients are single operations. Muon, where it is wanted, takes the matrices of layers
+over, with AdamW's first moment.
 
 The buffer is float32. Where the model computes in a lower precision it reads a copy of the buffer, made as part of each
 update; gradients are summed in float32 all the same.
@@ -18,6 +19,7 @@ from elektron.kernels.gpu import runs_on
 from elektron.model.weights import is_lowered
 from elektron.train.device import on_host
 from elektron.train.distributed import ALONE, Reduction, World
+from elektron.train.muon import Muon, matrices_of_layers
 
 NOTES = 2
 """Numbers that ranks may tell each other with every update."""
@@ -27,8 +29,11 @@ SETTLED = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW; norms and biases are not decayed."""
+    """AdamW, alone or beside Muon; norms and biases are not decayed."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
+    """What updates the weight matrices inside the layers of both networks: AdamW, or Muon, whose updates are
+    orthogonal matrices as large as AdamW's. All else is AdamW's either way, and the settings below serve for both."""
     beta1: float = 0.9
     """Decay of the first moment."""
     beta2: float = 0.999
@@ -68,6 +73,12 @@ class _Group(NamedTuple):
     weight_decay: float
     scale: float
     """Of the learning rate."""
+    muon: Muon | None
+    """Who moves the values; if nobody else, AdamW does. The moments are AdamW's in any case."""
+
+    @property
+    def adam_scale(self) -> float:
+        return 0.0 if self.muon else self.scale
 
 
 class Updated(NamedTuple):
@@ -96,7 +107,11 @@ class Optimizer:
         world: World = ALONE,
     ) -> None:
         self._config = config
-        kinds = {name: (not is_decayed(name), scale(name)) for name, _ in model.named_parameters()}
+        matrices = matrices_of_layers(model) if config.kind == "muon" else {}
+        kinds = {
+            name: (not is_decayed(name), scale(name), bool(scale(name)) and name in matrices)
+            for name, _ in model.named_parameters()
+        }
         named = sorted(model.named_parameters(), key=lambda item: kinds[item[0]])  # stable; decayed first
         self._places: dict[str, tuple[slice, torch.Size]] = {}
         self._groups: list[_Group] = []
@@ -107,7 +122,9 @@ class Optimizer:
                 if kinds[name] == kind:
                     self._places[name] = slice(start, start + parameter.numel()), parameter.shape
                     start = -(-(start + parameter.numel()) // ALIGNMENT) * ALIGNMENT
-            self._groups.append(_Group(slice(first, start), 0.0 if kind[0] else config.weight_decay, kind[1]))
+            of_muon = {name: count for name, count in matrices.items() if kind[2] and kinds[name] == kind}
+            muon = Muon(self._places, of_muon, first) if of_muon else None
+            self._groups.append(_Group(slice(first, start), 0.0 if kind[0] else config.weight_decay, kind[1], muon))
         self.values = torch.zeros(start, device=named[0][1].device)
         sent = torch.zeros(start + ALIGNMENT, device=self.values.device)
         self.gradients, self.notes = sent[:start], sent[start : start + NOTES]
@@ -127,11 +144,11 @@ class Optimizer:
         self._world, self._reduction = world, Reduction(model, places, sent) if world.is_joined else None
 
     def _scales_of_blocks(self) -> Tensor | None:
-        if all(group.scale == 1.0 for group in self._groups):
+        if all(group.adam_scale == 1.0 for group in self._groups):
             return None
         scales = torch.empty(len(self.values) // ALIGNMENT, device=self.values.device)
-        for where, _, scale in self._groups:
-            scales[where.start // ALIGNMENT : where.stop // ALIGNMENT] = scale
+        for group in self._groups:
+            scales[group.where.start // ALIGNMENT : group.where.stop // ALIGNMENT] = group.adam_scale
         return scales
 
     def _set_updates(self, updates: int) -> None:
@@ -179,17 +196,18 @@ class Optimizer:
             clip_norm=config.clip_norm,
             skips=is_bad is not None,
         )
+        self._update_by_muon(learning_rate, is_bad, self._clipping(norm) if config.clip_norm else None)
 
     def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
         config = self._config
         if config.clip_norm:
-            self.gradients.mul_(config.clip_norm / norm.clamp(min=config.clip_norm))
-        for (where, weight_decay, scale), count in zip(self._groups, self._updates.unbind(), strict=True):
+            self.gradients.mul_(self._clipping(norm))
+        for group, count in zip(self._groups, self._updates.unbind(), strict=True):
             adamw(
-                [self.values[where]],
-                [self.gradients[where]],
-                [self._moments["first"][where]],
-                [self._moments["second"][where]],
+                [self.values[group.where]],
+                [self.gradients[group.where]],
+                [self._moments["first"][group.where]],
+                [self._moments["second"][group.where]],
                 [],
                 [count],
                 fused=True,
@@ -199,11 +217,31 @@ class Optimizer:
                 beta1=config.beta1,
                 beta2=config.beta2,
                 eps=config.epsilon,
-                lr=learning_rate * scale,
-                weight_decay=weight_decay,
+                lr=learning_rate * group.adam_scale,
+                weight_decay=group.weight_decay,
             )
+        self._update_by_muon(learning_rate, is_bad)
         if self._copies is not self.values:
             self._copies.copy_(self.values)
+
+    def _clipping(self, norm: Tensor) -> Tensor:
+        """What gradients of that norm are multiplied by."""
+        return self._config.clip_norm / norm.clamp(min=self._config.clip_norm)
+
+    def _update_by_muon(
+        self, learning_rate: float | Tensor, is_bad: Tensor | None, clipping: Tensor | None = None
+    ) -> None:
+        """After AdamW, of whose first moment it makes use; `clipping` is for gradients that are not clipped yet."""
+        for where, weight_decay, scale, muon in self._groups:
+            if muon is None:
+                continue
+            gradients = self.gradients[where] if clipping is None else self.gradients[where] * clipping
+            change = torch.lerp(gradients, self._moments["first"][where], self._config.beta1)
+            muon.direct(change)
+            change.add_(self.values[where], alpha=weight_decay).mul_(learning_rate * scale)
+            self.values[where] -= change if is_bad is None else change.masked_fill_(is_bad, 0.0)
+            if self._copies is not self.values:
+                self._copies[where] = self.values[where]
 
     @torch.no_grad()
     def put(self, values: Tensor) -> None:

@@ -44,6 +44,10 @@ class ShardedOptimizer:
     is_recordable = False
 
     def __init__(self, model: nn.Module, config: OptimizerConfig, scale: Callable[[str], float], world: World) -> None:
+        if config.kind == "muon":
+            raise ValueError(
+                "--optimizer.kind muon needs whole matrices, which --train.shard cuts: leave --train.shard at 1"
+            )
         assert isinstance(model, FSDPModule), "see `shard`"
         self._model, self._config, self._world = model, config, world
         self._named = dict(model.named_parameters())

@@ -69,6 +69,7 @@ def settings_of(config: RunConfig, phase: Phase, vocab_size: int) -> dict[str, A
         "accumulate": config.train.accumulate,
         "recompute": config.train.recompute,
         "kernels": config.train.kernels,
+        "optimizer": config.optimizer.kind,
         "vocab_size": vocab_size,
         "model": to_dict(config.model),
         "objective": to_dict(config.objective),
