@@ -144,6 +144,7 @@ def parse(commands: list[list[str]]) -> None:
         "real = config.parse\n"
         "def parse(*a, **k):\n    real(*a, **k)\n    raise Parsed\n"
         "pretrain.runs.settings_of = lambda *folders: {}\n"
+        "pretrain.branches.branched = lambda choice: pretrain.RunConfig(run=choice.run)\n"
         f"for verb, *words in {commands!r}:\n"
         "    module = import_module(f'elektron.verbs.{verb}')\n"
         "    module.parse = pretrain.parse = parse\n"

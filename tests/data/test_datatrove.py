@@ -151,7 +151,7 @@ def check(folder: Path, texts: set[str], tokenizer: Tokenizer) -> None:
 def run(folder: Path, text: str) -> None:
     (folder / "corpus.py").write_text(text)
     words = ["corpus.py", "in", "data", "tokenizer.json"]
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

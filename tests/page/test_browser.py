@@ -203,6 +203,27 @@ def test_keys_alone(visit, address):
     assert {"previous", "next", "example", "copy", "threshold", "SUMMARY", "A"} <= set(reached)
 
 
+def test_a_late_answer_leaves_the_choice_alone(visit, address):
+    """The card is opened, left and opened again before the first answer is there, which comes when a word is chosen."""
+    page, held = visit(address), []
+    page.route("**/api/suggest", lambda route: route.continue_() if held else held.append(route))
+    page.keyboard.type(TEXT)
+    _, marked = judged(address, TEXT)
+    until(page, f"document.querySelectorAll('.mirror .flagged').length === {len(marked)}")
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("F8")
+    until(page, "document.getElementById('card-said').textContent.startsWith('Asking')")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+Home")
+    page.keyboard.press("F8")
+    page.wait_for_selector("#others [aria-selected=true]")
+    page.keyboard.press("ArrowDown")
+    with page.expect_response("**/api/suggest"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    assert page.locator("#others [aria-selected=true]").get_attribute("id") == "other-1"
+
+
 def test_a_caret_in_a_marked_word(visit, address):
     page = visit(address)
     write(page, TEXT)

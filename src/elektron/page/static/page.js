@@ -24,6 +24,7 @@ const last = mirror.appendChild(document.createTextNode("\n")); // what stands b
 let text = ""; // as it stands in the field
 let words = []; // what is known of it: start, stop (UTF-16 units), replaced
 let drawn = []; // the words as they stand in the mirror under the field
+let openings = 0; // of the card: an answer to an earlier one must not disturb what is chosen by now
 let suggestions = new Map(); // of words, by where they start in `text`
 let facts = null;
 let threshold = 0.5;
@@ -184,7 +185,7 @@ function boxOf(start, x, y) {
 }
 
 async function show(number, by, x = NaN, y = NaN) {
-  const word = words[number], asked = text;
+  const word = words[number], asked = text, mine = ++openings;
   openedBy = by;
   card.open(word, text.slice(word.start, word.stop), () => boxOf(word.start, x, y), isFlagged(word), by === "keys");
   ring();
@@ -196,7 +197,7 @@ async function show(number, by, x = NaN, y = NaN) {
     if (error.status === undefined) throw error;
     said = error.status === 422 ? "Still reading; try again in a moment." : inWords(error, 0);
   }
-  if (text !== asked || card.word?.start !== word.start) return;
+  if (text !== asked || card.word?.start !== word.start || mine !== openings) return;
   card.list(others, said);
   if (by === "keys") sayLater(0, spoken(word, others ?? []));
 }
