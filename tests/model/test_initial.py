@@ -39,8 +39,8 @@ def test_initialisation_is_the_original_s():
     assert not torch.equal(network.encoder.embeddings.word.weight, again.encoder.embeddings.word.weight)
 
 
-def looks_at(encoder: Encoder) -> list[list[tuple[int, float]]]:
-    """Of every head of every layer: the offset it looks at most often, and how much it looks there."""
+def attentions(encoder: Encoder) -> list[torch.Tensor]:
+    """[H, T, T] of every layer, in the mean over some rows."""
     length = encoder.config.positions
     tokens = torch.randint(50, (8, length))
     x = encoder.project(encoder.embeddings(tokens, torch.zeros_like(tokens)))
@@ -49,14 +49,20 @@ def looks_at(encoder: Encoder) -> list[list[tuple[int, float]]]:
         assert isinstance(layer, Layer)
         heads, width = encoder.config.heads, encoder.config.width
         q, k, _ = layer.qkv(x).view(8, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-        attention = (q @ k.transpose(-1, -2) / (width // heads) ** 0.5).softmax(-1).mean(0)  # [H, T, T]
-        offsets = list(range(-6, 7))
+        found.append((q @ k.transpose(-1, -2) / (width // heads) ** 0.5).softmax(-1).mean(0))
+        x = layer(x, None, None)
+    return found
+
+
+def looks_at(encoder: Encoder) -> list[list[tuple[int, float]]]:
+    """Of every head of every layer: the offset it looks at most often, and how much it looks there."""
+    length, offsets, found = encoder.config.positions, list(range(-6, 7)), []
+    for attention in attentions(encoder):
         shares = torch.stack([attention.diagonal(offset, 1, 2)[:, 4 : length - 8].mean(1) for offset in offsets])
         best = shares.max(0)
         found.append(
             [(offsets[i], share) for i, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         )
-        x = layer(x, None, None)
     return found
 
 
@@ -78,6 +84,8 @@ def test_local_heads_look_at_their_neighbours(shape, generator_width):
             for head, (offset, share) in enumerate(heads):
                 assert offset == (head // 2 + 1) * (1 if (head + number) % 2 else -1)
                 assert share > 0.5
+        for attention in attentions(encoder):
+            assert attention[:, 0].max() < 0.3, "[CLS] looks everywhere"
 
 
 @torch.no_grad()

@@ -47,7 +47,9 @@ def initialise(network: nn.Module, seed: int, start: Start = "original") -> None
 
 
 def _look_around(encoders: list[Encoder], noise: torch.Generator) -> None:
-    """Positions as waves in the first columns of the table, and heads that follow them."""
+    """Positions as waves in the first columns of the table, and heads that follow them. The first position, which is
+    [CLS]'s, has none: it looks everywhere alike. Nothing in pre-training would teach it to, and a task that is learned
+    from it needs all of the row."""
     shapes = [encoder.config for encoder in encoders]
     narrowest = min(shape.width // shape.heads for shape in shapes)
     waves = min(WAVES, narrowest // 2, shapes[0].embedding_width // 4)
@@ -57,7 +59,7 @@ def _look_around(encoders: list[Encoder], noise: torch.Generator) -> None:
     for embeddings in {encoder.embeddings for encoder in encoders}:
         table = embeddings.position.weight
         table.zero_()
-        table[:, : 2 * waves] = WAVE_HEIGHT * DEVIATION * _waves(frequencies, torch.arange(len(table)))
+        table[1:, : 2 * waves] = WAVE_HEIGHT * DEVIATION * _waves(frequencies, torch.arange(1, len(table)))
     for encoder in encoders:
         if isinstance(encoder.project, nn.Linear):
             _carry_through(encoder.project.weight, 2 * waves, noise)

@@ -1,0 +1,127 @@
+"""The tables of docs/results.md, from what is stored of the runs in docs/experiments/runs.
+
+    python runs/tables.py            write them
+    python runs/tables.py --check    tell whether they are as they would be written
+
+A run's folder there has config.toml and metrics.jsonl of its pre-training, results.json of its fine-tuning, and
+made.json: what it was for, and the commit. A table stands between two comments, `<!-- table NAME -->` and `<!-- end -->`.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elektron.config import read_toml
+from elektron.tasks.results import markdown, summary
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "docs" / "experiments" / "runs"
+PAGES = (ROOT / "docs" / "results.md",)
+FIVE = ("cola", "sst", "mrpc", "sts", "rte")
+NAMES = {"cola": "CoLA", "sst": "SST-2", "mrpc": "MRPC", "sts": "STS-B", "rte": "RTE"}
+PLACE = re.compile(r"(?<=<!-- table )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+class Run(NamedTuple):
+    """What is stored of one."""
+
+    name: str
+    made: dict[str, Any]
+    config: dict[str, Any]
+    records: list[dict[str, Any]]
+    results: dict[str, list[dict[str, Any]]]
+
+    def score(self, task: str) -> float | None:
+        """The median over seeds, in percent."""
+        if task not in self.results:
+            return None
+        return 100 * summary([result["score"] for result in self.results[task]]).median
+
+    def mean(self, tasks: Sequence[str]) -> float | None:
+        scores = [score for task in tasks if (score := self.score(task)) is not None]
+        return statistics.fmean(scores) if len(scores) == len(tasks) else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return next(record for record in self.records if record["kind"] == "run")
+
+    @property
+    def held(self) -> dict[str, Any]:
+        return [record for record in self.records if record["kind"] == "held"][-1]
+
+    @property
+    def minutes(self) -> float:
+        """Of training, without evaluations and checkpoints, as the run's own clock has it."""
+        return self.made["training_seconds"] / 60
+
+
+def read_runs(folder: Path = RUNS) -> dict[str, Run]:
+    return {path.parent.name: _read(path.parent) for path in sorted(folder.glob("*/made.json"))}
+
+
+def _read(folder: Path) -> Run:
+    def json_of(name: str) -> dict[str, Any]:
+        path = folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    metrics, config = folder / "metrics.jsonl", folder / "config.toml"
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    records = [json.loads(line) for line in lines]
+    return Run(
+        folder.name, json_of("made.json"), read_toml(config) if config.exists() else {}, records, json_of("results.json")
+    )
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _median(run: Run, task: str) -> str:
+    """With the range of the seeds."""
+    if task not in run.results:
+        return ""
+    scores = [100 * result["score"] for result in run.results[task]]
+    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def quarter(runs: dict[str, Run]) -> str:
+    """A quarter of the 6.25% row: what the record run is looked for with."""
+    header = ["run", "generator loss", "detection AUC", "minutes", *(NAMES[task] for task in FIVE), "mean"]
+    lines = []
+    for name, run in runs.items():
+        if name.startswith("quarter-"):
+            held = [f"{run.held['generator_loss']:.2f}", f"{run.held['detection_auc']:.3f}", f"{run.minutes:.1f}"]
+            scores = [_median(run, task) for task in FIVE]
+            lines.append([run.made["what"], *held, *scores, _cell(run.mean(FIVE))])
+    return markdown(header, lines)
+
+
+TABLES: dict[str, Callable[[dict[str, Run]], str]] = {"quarter": quarter}
+
+
+def written(page: str, runs: dict[str, Run]) -> str:
+    """The page with its tables made anew."""
+    return PLACE.sub(lambda match: f"{match[1]}{match[2]}{TABLES[match[1]](runs)}", page)
+
+
+def main(flags: list[str]) -> int:
+    runs, other = read_runs(), []
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = written(before, runs)
+        if after != before:
+            other.append(page.relative_to(ROOT))
+            if "--check" not in flags:
+                page.write_text(after, encoding="utf-8")
+    if "--check" in flags and other:
+        print(f"not as they would be written: {', '.join(map(str, other))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
