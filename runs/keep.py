@@ -2,8 +2,8 @@
 
     python runs/keep.py RUN RESULTS NAME COMMIT "what it is"
 
-RUN is a run's folder, RESULTS one that `elektron finetune` wrote or '-'. Of the metrics, records of training are thinned out
-to a fortieth of the run; paths are left out of the config.
+RUN is a run's folder, RESULTS one that `elektron finetune` wrote or '-'. Of the metrics, some forty records of training
+are kept and all others; paths are left out of the config.
 """
 
 import datetime

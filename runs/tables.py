@@ -3,8 +3,9 @@
     python runs/tables.py            write them
     python runs/tables.py --check    tell whether they are as they would be written
 
-A run's folder there has config.toml and metrics.jsonl of its pre-training, results.json of its fine-tuning, and
-made.json: what it was for, and the commit. A table stands between two comments, `<!-- table NAME -->` and `<!-- end -->`.
+A run's folder there (runs/keep.py makes it) has config.toml and metrics.jsonl of its pre-training, results.json of its
+fine-tuning, and made.json: what it was for, and the commit. A table stands between `<!-- table NAME -->` and
+`<!-- end -->`.
 """
 
 import json
@@ -71,9 +72,8 @@ def _read(folder: Path) -> Run:
     metrics, config = folder / "metrics.jsonl", folder / "config.toml"
     lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
     records = [json.loads(line) for line in lines]
-    return Run(
-        folder.name, json_of("made.json"), read_toml(config) if config.exists() else {}, records, json_of("results.json")
-    )
+    settings = read_toml(config) if config.exists() else {}
+    return Run(folder.name, json_of("made.json"), settings, records, json_of("results.json"))
 
 
 def _cell(value: float | None) -> str:
