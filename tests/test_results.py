@@ -1,11 +1,26 @@
 """The tables of docs/results.md are those that the stored runs make."""
 
+import importlib.util
+import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "runs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def tables(root: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -28,3 +43,63 @@ def test_a_number_that_is_not_the_runs_is_found_and_mended(tmp_path):
     assert tables(tmp_path, "--check").returncode == 1
     assert tables(tmp_path).returncode == 0
     assert page.read_text() == before
+
+
+TINY = (
+    "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
+    "--model.positions 32 --objective.generator-width 0.5 --schedule.warmup-steps 2 --train.phases 4 16 4 --device cpu"
+)
+
+
+@pytest.mark.parametrize("kind", ["paper", "record"])
+def test_the_speed_run_from_text_to_scores(kind, text_file, tmp_path):
+    """The script itself, on a little of everything."""
+    cola = tmp_path / "glue" / "CoLA"
+    cola.mkdir(parents=True)
+    lines = [f"x\t{number % 2}\t\tThe {'cat sees' if number % 2 else 'sees cat'} a dog." for number in range(32)]
+    for name in ("train", "dev"):
+        (cola / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    environment = os.environ | {
+        "ELEKTRON": f"{sys.executable} -m elektron",
+        "TEXT": str(text_file),
+        "VOCAB": "train",
+        "GLUE": str(tmp_path / "glue"),
+        "DATA": str(tmp_path / "data"),
+        "RUN": str(tmp_path / "run"),
+        "OUT": str(tmp_path / "tuned"),
+        "PREPARING": "--vocab-size 128 --processes 1",
+        "FLAGS": TINY,
+        "TUNING": "--device cpu --seeds 2 --recipe.epochs 1",
+    }
+    done = subprocess.run(["sh", ROOT / "runs" / "speedrun.sh", kind], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [result["step"] for result in json.loads((tmp_path / "tuned" / "results.json").read_text())["cola"]] == [
+        4,
+        4,
+    ]
+
+    keep = script("keep")
+    keep.RUNS = tmp_path / "kept"
+    keep.main(str(tmp_path / "run"), str(tmp_path / "tuned"), "one", "abc1234", "a trial")
+    (kept,) = script("tables").read_runs(keep.RUNS).values()
+    assert kept.facts["tokens"] == 4 * 16 * 4
+    assert kept.held["step"] == 4
+    assert kept.score("cola") is not None
+    assert str(tmp_path) not in (keep.RUNS / "one" / "config.toml").read_text()
+
+
+def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
+    qqp, header = script("qqp"), "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    qqp.DEV = 5
+    rows = [f'{number}\t0\t1\tWhat is {number}?\t"A\nquestion?"\t{number % 2}' for number in range(20)]
+    found = []
+    for order in (rows, rows[::-1]):
+        (tmp_path / "all.tsv").write_text("\n".join([header, *order, "20\t0"]) + "\n")
+        qqp.main(str(tmp_path / "all.tsv"), str(tmp_path / "QQP"))
+        found.append([(tmp_path / "QQP" / f"{name}.tsv").read_text().splitlines() for name in ("dev", "train")])
+    assert found[0] == found[1]
+    dev, train = found[0]
+    assert (len(dev), len(train)) == (1 + 5, 1 + 15)
+    ids = sorted(int(line.split("\t")[0]) for line in (*dev[1:], *train[1:]))
+    assert ids == list(range(20))
+    assert all(len(line.split("\t")) == 6 for line in (*dev, *train))
