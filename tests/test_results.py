@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from test_house import parse
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -103,3 +105,19 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
     ids = sorted(int(line.split("\t")[0]) for line in (*dev[1:], *train[1:]))
     assert ids == list(range(20))
     assert all(len(line.split("\t")) == 6 for line in (*dev, *train))
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "count"),
+    [("speedrun", ["paper"], 3), ("against-mlm", [], 1), ("ladder", [], 5), ("eye", ["runs/small", "OUT"], 4)],
+)
+def test_the_scripts_commands_parse(name, words, count, tmp_path):
+    given = {"TEXT": "a.txt b.txt", "VOCAB": "train", "GLUE": "glue", "DATA": "data", "BLIMP": "blimp", "FCE": "fce"}
+    environment = os.environ | given | {"ASR": "tune.json test.json", "ELEKTRON": "echo"}
+    words = [str(tmp_path / word) if word == "OUT" else word for word in words]
+    command = ["sh", ROOT / "runs" / f"{name}.sh", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    commands = [line.split() for line in done.stdout.splitlines()]
+    assert len(commands) == count
+    parse([[word for word in words if not word.endswith(".toml")] for words in commands])
+    assert all((ROOT / word).exists() for words in commands for word in words if word.endswith(".toml"))

@@ -1,0 +1,24 @@
+#!/bin/sh
+# The paper's Table 5 in small, and generators of four widths: three seeds of each, a quarter of the 6.25% row's tokens.
+#
+#   DATA=data/speedrun GLUE=glue sh runs/ladder.sh
+#
+# As runs/against-mlm.sh; BUDGET is in tokens.
+set -eu
+: "${DATA:?a prepared folder}" "${GLUE:?a folder}"
+elektron=${ELEKTRON:-.venv/bin/elektron}
+cd "$(dirname "$0")/.."
+
+ladder() {
+    run=$1
+    shift
+    # shellcheck disable=SC2046,SC2086  # several words each
+    $elektron compare configs/speedrun-record.toml --data "$DATA" --run "${RUN:-runs/ladder}/$run" \
+        --budget-tokens "${BUDGET:-256e6}" --seeds "${SEEDS:-3}" --points 1 --task-seeds 3 \
+        --tasks $(for task in ${TASKS:-cola sst mrpc sts rte}; do echo "$task=$GLUE"; done) ${FLAGS:-} "$@"
+}
+
+ladder objectives --objectives electra,all-tokens-mlm,replace-mlm,electra-15,mlm
+for width in 0.125 0.25 0.5 1; do
+    ladder "width-$width" --objectives electra --objective.generator-width $width
+done
