@@ -53,8 +53,7 @@ TINY = (
 )
 
 
-@pytest.mark.parametrize("kind", ["paper", "record"])
-def test_the_speed_run_from_text_to_scores(kind, text_file, tmp_path):
+def test_the_speed_run_from_text_to_scores(text_file, tmp_path):
     """The script itself, on a little of everything."""
     cola = tmp_path / "glue" / "CoLA"
     cola.mkdir(parents=True)
@@ -73,7 +72,7 @@ def test_the_speed_run_from_text_to_scores(kind, text_file, tmp_path):
         "FLAGS": TINY,
         "TUNING": "--device cpu --seeds 2 --recipe.epochs 1",
     }
-    done = subprocess.run(["sh", ROOT / "runs" / "speedrun.sh", kind], env=environment, capture_output=True, text=True)
+    done = subprocess.run(["sh", ROOT / "runs" / "speedrun.sh"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [result["step"] for result in json.loads((tmp_path / "tuned" / "results.json").read_text())["cola"]] == [
         4,
