@@ -71,11 +71,12 @@ def assert_same(first, second):
         assert all(torch.equal(tensors[name], others[name]) for name in tensors)
 
 
-def test_a_few_rows_are_learned_by_heart(data):
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_few_rows_are_learned_by_heart(data, kind):
     """On four rows, the discriminator soon tells a hot generator's samples from what stood there."""
     shape = replace(SHAPE, width=128, embedding_width=128, feedforward_width=256, dropout=0.0, attention_dropout=0.0)
     model = make_model(data, shape, ObjectiveConfig(generator_width=0.5, temperature=2.0))
-    optimizer = Optimizer(model, OptimizerConfig())
+    optimizer = Optimizer(model, OptimizerConfig(kind=kind))
     (batch,) = held_batches(data, 24, 4, 4)
     for step in range(250):
         update(model, optimizer, 0, 1, batch, torch.tensor(step, dtype=torch.int32), 1e-3 * min(1, (step + 1) / 40))

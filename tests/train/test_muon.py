@@ -10,22 +10,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from elektron.data.tokenizer import Specials
-from elektron.kernels.counters import row_keys
 from elektron.model.encoder import EncoderConfig
 from elektron.model.initial import initialise
 from elektron.objectives.electra import Electra
 from elektron.objectives.lexicon import Lexicon
 from elektron.objectives.objective import ObjectiveConfig
-from elektron.tasks.metrics import area_under_curve
 from elektron.train import checkpoint, optimizer
 from elektron.train.checkpoint import load_newest
 from elektron.train.distributed import ALONE
-from elektron.train.loop import held_batches
 from elektron.train.metrics import read
 from elektron.train.muon import matrices_of_layers, orthogonalised
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.sharded import ShardedOptimizer
-from elektron.train.step import update
 from train.ranks import PLAIN, WATCH, run, run_ranks
 
 SHAPE = EncoderConfig(layers=2, width=12, heads=2, feedforward_width=20, embedding_width=8, positions=9)
@@ -276,22 +272,3 @@ def test_two_ranks_follow_the_curve_of_one(tmp_path, data_folder):
     one, two = ([record["loss"] for record in records if record["kind"] == "train"] for records in (one, two))
     assert len(one) == 3
     assert one == pytest.approx(two, rel=1e-4)
-
-
-def test_a_few_rows_are_learned_by_heart(data):
-    shape = replace(SHAPE, width=64, embedding_width=64, feedforward_width=128, positions=24)
-    shape = replace(shape, dropout=0.0, attention_dropout=0.0)
-    settings = ObjectiveConfig(generator_width=0.5, temperature=2.0)
-    model = Electra(shape, settings, Lexicon(data.tokenizer.specials, data.index.vocab_size))
-    initialise(model, 0)
-    ours = Optimizer(model, MUON)
-    (batch,) = held_batches(data, 24, 4, 4)
-    for step in range(200):
-        update(model, ours, 0, 1, batch, torch.tensor(step, dtype=torch.int32), 2e-3 * min(1, (step + 1) / 40))
-    model.eval()
-    with torch.no_grad():
-        outcomes = [model(batch.original, batch.segments, row_keys(seed, 0, batch.rows)) for seed in range(1, 9)]
-    scores, labels = (torch.cat([getattr(o, name).flatten() for o in outcomes]) for name in ("scores", "replaced"))
-    auc = area_under_curve(scores, labels)
-    assert auc is not None
-    assert auc > 0.95

@@ -345,7 +345,7 @@ def test_a_branch_ends_as_the_shorter_run_does(tmp_path, finished, trunk):
     [
         (15, [*WSD, "--train.phases", "18", "16", "4"], "from step 14 on"),  # 18 steps decay earlier than 20
         (5, [*WSD, "--train.phases", "12", "16", "2"], "from step 0 on"),
-        (5, [*WSD, "--train.phases", "5", "16", "4"], "from step 5 on"),
+        (5, [*WSD, "--train.phases", "5", "16", "4"], "these --train.phases end at step 5"),
         (5, [*WSD, "--train.phases", "12", "16", "4", "--seed", "1"], "another config: seed is 0 there, 1 now"),
         (5, ["--schedule.learning-rate", "1e-4"], "from step 0 on"),
     ],
@@ -356,3 +356,10 @@ def test_a_branch_that_would_have_come_another_way_is_refused(tmp_path, trunk, s
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert message in " ".join(done.stderr.split())
+    assert not (tmp_path / "b" / "config.toml").exists()
+
+
+def test_a_branch_of_no_checkpoint_is_refused(tmp_path, trunk):
+    for branch in (trunk, trunk / "checkpoints" / "step-00000007", tmp_path):
+        with pytest.raises(ValueError, match="is no checkpoint of a run"):
+            configure(["--run", str(tmp_path / "b"), "--branch", str(branch)], "elektron pretrain", "")

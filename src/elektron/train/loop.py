@@ -139,7 +139,6 @@ def train(
         if "run" not in metrics.last:
             metrics.write(_facts(step, model, data, with_short(phases, config.short), device, world))
         clock = Clock(device)
-        model.train()
         for batch in batches:
             if step == stretch.end:
                 stretch.optimizer.give_back(model)
@@ -175,6 +174,7 @@ def _set_up(model: Objective, config: TrainConfig, device: torch.device, world: 
     for encoder in model.encoders():
         encoder.recompute = config.recompute
     model.together = world.together
+    model.train()
     world.spread(parameter.data for parameter in model.parameters())
     if config.shard > 1:
         shard(model, world, config.shard, precision(device))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from elektron.config import differences
-from elektron.train.checkpoint import load, save
+from elektron.train.checkpoint import FOLDER, load, save
 from elektron.train.schedule import Phase, learning_rate, phase_at, total_steps
 from elektron.verbs.runs import Choice, RunConfig, read_config, told
 
@@ -33,7 +33,12 @@ def begin(config: RunConfig) -> None:
     if config.objective.kind in _ENDS_MATTER or config.objective.first_temperature:
         raise ValueError(f"--branch {config.branch}: its objective changes over the run, which a branch cuts short")
     saved = load(Path(config.branch))
-    other = _first_other_step(trunk, config, saved.step)
+    steps = total_steps(_phases(config))
+    if steps <= saved.step:
+        raise ValueError(
+            f"--branch {config.branch}: these --train.phases end at step {steps:,}, no later than it stands"
+        )
+    other = next((step for step in range(saved.step) if _step(trunk, step) != _step(config, step)), None)
     if other is not None:
         raise ValueError(
             f"--branch {config.branch}: from step {other} on, the rows or the learning rate were others there than "
@@ -43,14 +48,10 @@ def begin(config: RunConfig) -> None:
 
 
 def _trunk(choice: Choice) -> Path:
-    return Path(choice.branch).resolve().parent.parent
-
-
-def _first_other_step(one: RunConfig, other: RunConfig, end: int) -> int | None:
-    """The first step before `end` that two runs do not make alike."""
-    if total_steps(_phases(other)) <= end:
-        return end
-    return next((step for step in range(end) if _step(one, step) != _step(other, step)), None)
+    path = Path(choice.branch).resolve()
+    if path.parent.name != FOLDER or not path.is_dir():
+        raise ValueError(f"--branch {choice.branch} is no checkpoint of a run, as RUN/{FOLDER}/step-00050000 would be")
+    return path.parent.parent
 
 
 def _step(config: RunConfig, step: int) -> tuple[int, int, int, float]:

@@ -119,9 +119,9 @@ def _begin(config: RunConfig, model: Objective, data: Data, console: Console) ->
     if runs.begins_with_weights(config) and not runs.has_begun(config.run):
         _refuse_other_tokenizer(config, data.tokenizer)
         console.print(f"begins with {runs.load_weights(model, config.init_from, config.init_generator)}")
-    runs.write_config(config)
     if config.branch and not runs.has_begun(config.run):
         branches.begin(config)
+    runs.write_config(config)
     tokenizer.save(data.tokenizer, config.run / runs.TOKENIZER, config.model.positions)
     if config.schedule.warmup_steps >= sum(steps for steps, _, _ in config.train.phases):
         console.print("[yellow]the run ends before the learning rate is warm: see --schedule.warmup-steps[/]")
