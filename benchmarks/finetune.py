@@ -50,7 +50,7 @@ class Run(NamedTuple):
     score: float
 
 
-def network(task: Task, pretrained: Pretrained, dropout: float, seed: int) -> Tuned:
+def network(task: Task, pretrained: Pretrained, dropout: float | None, seed: int) -> Tuned:
     tuned = Tuned(with_dropout(pretrained.encoder, dropout), task.kind, "transformers", task.labels)
     begin_head(tuned.head, "transformers", seed)
     return tuned

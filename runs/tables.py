@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "docs" / "experiments" / "runs"
 PAGES = (ROOT / "docs" / "results.md",)
 FIVE = ("cola", "sst", "mrpc", "sts", "rte")
-NAMES = {"cola": "CoLA", "sst": "SST-2", "mrpc": "MRPC", "sts": "STS-B", "rte": "RTE"}
+SIX = ("cola", "sst", "mrpc", "sts", "qqp", "rte")
+NAMES = {"cola": "CoLA", "sst": "SST-2", "mrpc": "MRPC", "sts": "STS-B", "qqp": "QQP", "rte": "RTE"}
 PLACE = re.compile(r"(?<=<!-- table )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -81,10 +82,10 @@ def _cell(value: float | None) -> str:
 
 
 def _median(run: Run, task: str) -> str:
-    """With the range of the seeds."""
-    if task not in run.results:
-        return ""
-    scores = [100 * result["score"] for result in run.results[task]]
+    """With the range of the seeds, where there are several."""
+    scores = [100 * result["score"] for result in run.results.get(task, ())]
+    if len(scores) < 2:
+        return "".join(f"{score:.1f}" for score in scores)
     return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
 
 
@@ -100,7 +101,23 @@ def quarter(runs: dict[str, Run]) -> str:
     return markdown(header, lines)
 
 
-TABLES: dict[str, Callable[[dict[str, Run]], str]] = {"quarter": quarter}
+def eighth(runs: dict[str, Run]) -> str:
+    """An eighth of the row, where only losses are to be trusted."""
+    shown = ("generator_loss", "discriminator_loss", "detection_auc")
+    found = [run for name, run in runs.items() if name.startswith("eighth-")]
+    lines = [[run.made["what"], *(f"{run.held[name]:.3f}" for name in shown)] for run in found]
+    return markdown(["run", "generator loss", "discriminator loss", "detection AUC"], lines)
+
+
+def dropout(runs: dict[str, Run]) -> str:
+    """One network that never met dropout, asked to learn tasks with it and without."""
+    found = [run for name, run in runs.items() if name.startswith("dropout-")]
+    tasks = [task for task in SIX if any(task in run.results for run in found)]
+    lines = [[run.made["what"], *(_median(run, task) for task in tasks)] for run in found]
+    return markdown(["", *(NAMES[task] for task in tasks)], lines)
+
+
+TABLES: dict[str, Callable[[dict[str, Run]], str]] = {"quarter": quarter, "eighth": eighth, "dropout": dropout}
 
 
 def written(page: str, runs: dict[str, Run]) -> str:

@@ -49,7 +49,7 @@ def test_a_number_that_is_not_the_runs_is_found_and_mended(tmp_path):
 
 TINY = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.feedforward-width 64 --model.embedding-width 16 "
-    "--model.positions 32 --objective.generator-width 0.5 --schedule.warmup-steps 2 --train.phases 4 16 4 --device cpu"
+    "--model.positions 64 --objective.generator-width 0.5 --schedule.warmup-steps 2 --train.phases 4 64 4 --device cpu"
 )
 
 
@@ -83,7 +83,7 @@ def test_the_speed_run_from_text_to_scores(text_file, tmp_path):
     keep.RUNS = tmp_path / "kept"
     keep.main(str(tmp_path / "run"), str(tmp_path / "tuned"), "one", "abc1234", "a trial")
     (kept,) = script("tables").read_runs(keep.RUNS).values()
-    assert kept.facts["tokens"] == 4 * 16 * 4
+    assert kept.facts["tokens"] == 4 * 64 * 4
     assert kept.held["step"] == 4
     assert kept.score("cola") is not None
     assert str(tmp_path) not in (keep.RUNS / "one" / "config.toml").read_text()

@@ -18,7 +18,7 @@ from elektron.train.stages import begin_stage
 from elektron.verbs.runs import RunConfig, with_presets
 
 TINY = with_presets(RunConfig(), ("tiny",))
-STEPS, ROWS, LENGTH = 240, 32, 32
+STEPS, ROWS, LENGTH = 300, 32, 32
 SCHEDULE = ScheduleConfig(learning_rate=2e-3, warmup_steps=20)
 _DETECTION = {"generator_loss": -2.0, "discriminator_loss": -0.4, "detection_auc": 0.25}
 _NAMING = {"generator_loss": -2.0, "encoder_loss": -2.0, "encoder_accuracy": 0.3}
@@ -33,7 +33,7 @@ MARGINS: dict[Kind, dict[str, float]] = {
     "adversarial": {"generator_loss": -1.0, "discriminator_loss": -0.4, "detection_auc": 0.25},
     "gumbel": _DETECTION,
     "span": _DETECTION,
-    "corrective": _DETECTION | {"encoder_loss": -2.0, "encoder_accuracy": 0.2, "contrast_loss": -0.2},
+    "corrective": _DETECTION | {"encoder_loss": -2.0, "contrast_loss": -0.2},
 }
 """What each metric must change by, at the least, from where it was when its stage began; AUC from chance."""
 

@@ -72,13 +72,21 @@ def test_learning_rates_fall_from_layer_to_layer(layers, decay, from_top):
 )
 def test_the_paper_s_values_by_size(width, rate, decay):
     shape = replace(SHAPE, width=width, heads=4)
-    assert RecipeConfig().resolved(shape, 10) == RecipeConfig(learning_rate=rate, layer_decay=decay, epochs=10)
-    own = RecipeConfig(learning_rate=1e-3, layer_decay=1.0, epochs=2)
+    papers = RecipeConfig(learning_rate=rate, layer_decay=decay, epochs=10, dropout=0.1)
+    assert RecipeConfig().resolved(replace(shape, dropout=0.1), 10) == papers
+    assert RecipeConfig().resolved(replace(shape, dropout=0.0), 10) == replace(papers, dropout=0.0)
+    own = RecipeConfig(learning_rate=1e-3, layer_decay=1.0, epochs=2, dropout=0.0)
     assert own.resolved(shape, 10) == own
 
 
 def test_bad_recipes():
-    for name, value in (("learning_rate", -1.0), ("batch", 0), ("warmup", 1.0), ("layer_decay", -0.1)):
+    for name, value in (
+        ("learning_rate", -1.0),
+        ("batch", 0),
+        ("warmup", 1.0),
+        ("layer_decay", -0.1),
+        ("dropout", 1.0),
+    ):
         with pytest.raises(ValueError, match="--recipe"):
             replace(RECIPE, **{name: value})
 

@@ -96,6 +96,8 @@ def test_glue_from_end_to_end(model, glue, tmp_path, monkeypatch, capsys):
 def test_text_classification_in_transformers(model, glue, tmp_path, monkeypatch):
     run(monkeypatch, "rte", "--model", model, "--data", glue, "--out", tmp_path / "out", *QUICK)
     folder = tmp_path / "out" / "rte" / "seed-0"
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert config["hidden_dropout_prob"] == SHAPE.dropout, "as in pre-training"
     classify = transformers.pipeline("text-classification", model=str(folder / "model"))
     asked = [line.split("\t") for line in (glue / "RTE" / "test.tsv").read_text().splitlines()[1:]]
     theirs = [
@@ -117,8 +119,10 @@ def test_token_classification_in_transformers(model, tmp_path, monkeypatch):
             words = ["the", draw.choice(ADJECTIVES), draw.choice(NOUNS), draw.choice(VERBS)]
             lines += [f"{word}\t{'i' if word in NOUNS else 'c'}" for word in words] + [""]
         (tmp_path / f"{file}.txt").write_text("\n".join(lines))
-    run(monkeypatch, "ged", "--model", model, "--data", tmp_path, "--out", tmp_path / "out", *QUICK)
+    own = [*QUICK, "--recipe.dropout", "0.05"]
+    run(monkeypatch, "ged", "--model", model, "--data", tmp_path, "--out", tmp_path / "out", *own)
     folder = tmp_path / "out" / "ged" / "seed-0"
+    assert json.loads((folder / "model" / "config.json").read_text())["hidden_dropout_prob"] == 0.05
     assert json.loads((folder / "result.json").read_text())["result"]["score"] > 0.9
     tag = transformers.pipeline("token-classification", model=str(folder / "model"), aggregation_strategy="first")
     blocks = (folder / "predictions" / "test.tsv").read_text().strip().split("\n\n")

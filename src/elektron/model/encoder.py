@@ -208,9 +208,9 @@ class Encoder(nn.Module):
         return [*layers, embeddings[0]]
 
 
-def with_dropout(encoder: Encoder, rate: float) -> Encoder:
-    """A copy of the encoder that drops so much, everywhere."""
-    shape = replace(encoder.config, dropout=rate, attention_dropout=rate)
+def with_dropout(encoder: Encoder, rate: float | None) -> Encoder:
+    """A copy of the encoder that drops so much, everywhere; or as much as it did, if None."""
+    shape = encoder.config if rate is None else replace(encoder.config, dropout=rate, attention_dropout=rate)
     copy = Encoder(shape, Embeddings(encoder.embeddings.word.num_embeddings, shape))
     copy.load_state_dict(encoder.state_dict())
     return copy

@@ -2,10 +2,10 @@
 
 The original's way is a small truncated normal everywhere. Its attention heads then look everywhere alike, and for
 millions of tokens the networks know word frequencies and nothing else: they have to find out first that a word has
-neighbours. The local way tells them. The position table begins as waves, and the queries and keys of each head begin by
-picking those waves out, the keys turned so that a head looks at one place to the left or right of its own. All of it is
-learned on from there, in the same architecture. (In the spirit of mimetic initialisation: Trockman and Kolter, 2023,
-arXiv 2305.09828, which starts queries and keys from what trained networks look like.)
+neighbours. The local way tells them. The position table begins as waves, and the queries and keys of half of the heads
+begin by picking those waves out, the keys turned so that a head looks at one place to the left or right of its own. All
+of it is learned on from there, in the same architecture. (In the spirit of mimetic initialisation: Trockman and Kolter,
+2023, arXiv 2305.09828, which starts queries and keys from what trained networks look like.)
 """
 
 import math
@@ -82,13 +82,15 @@ def _carry_through(projection: Tensor, columns: int, noise: torch.Generator) -> 
 
 
 def _follow(layer: Layer, frequencies: Tensor, number: int) -> None:
-    """Make head h look h // 2 + 1 places to one side; neighbouring heads and layers look to opposite sides."""
+    """Make head h of the first half, but of two at least, look h // 2 + 1 places to one side; neighbouring heads and
+    layers look to opposite sides. The others are left free: heads that know places do not come to compare words, and
+    [CLS] would have nobody to look through."""
     width, heads = layer.config.width, layer.config.heads
     share = len(frequencies) * WAVE_HEIGHT**2 / layer.config.embedding_width
     height = WAVE_HEIGHT / math.sqrt(1.0 + share)  # of a wave once the embeddings are normed
     scale = math.sqrt(SHARPNESS * math.sqrt(width // heads) / (len(frequencies) * height**2))
     queries, keys, _ = layer.qkv.weight.view(3, heads, width // heads, width)
-    for head in range(heads):
+    for head in range(min(heads, max(2, heads // 2))):
         offset = (head // 2 + 1) * (1 if (head + number) % 2 else -1)
         columns = 2 * len(frequencies)
         queries[head, :columns, :columns] += scale * torch.eye(columns)

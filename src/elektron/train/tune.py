@@ -49,8 +49,8 @@ class RecipeConfig:
     """Batches whose examples are sorted by length together, so that little of them is padding; 1: any with any."""
     warmup: float = 0.1
     """Share of the updates in which the learning rate rises."""
-    dropout: float = 0.1
-    """Of the encoder and the head, whatever pre-training had."""
+    dropout: float | None = None
+    """Of the encoder and the head; as in pre-training if not given: who has never met dropout learns little with it."""
     weight_decay: float = 0.0
     """Of AdamW; the paper's is 0, its code's 0.01."""
     schedule: Literal["linear", "product"] = "linear"
@@ -65,20 +65,22 @@ class RecipeConfig:
         for name in ("learning_rate", "layer_decay", "epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--recipe.{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
-        if min(self.batch, self.window) < 1 or not 0 <= self.warmup < 1 or not 0 <= self.dropout < 1:
+        if min(self.batch, self.window) < 1 or not 0 <= self.warmup < 1 or not 0 <= (self.dropout or 0) < 1:
             raise ValueError(
                 "--recipe.batch and --recipe.window are at least 1, --recipe.warmup and --recipe.dropout in [0, 1): "
                 f"{self.batch}, {self.window}, {self.warmup}, {self.dropout}"
             )
 
     def resolved(self, shape: EncoderConfig, epochs: float) -> "RecipeConfig":
-        """With the paper's values for the model's size (small is up to 256 wide, base up to 768) and the task."""
+        """With the paper's values for the model's size (small is up to 256 wide, base up to 768) and the task, and the
+        model's own dropout."""
         rate = 3e-4 if shape.width <= 256 else 1e-4 if shape.width <= 768 else 5e-5
         return replace(
             self,
             learning_rate=self.learning_rate or rate,
             layer_decay=self.layer_decay or (0.8 if shape.width <= 768 else 0.9),
             epochs=self.epochs or epochs,
+            dropout=shape.dropout if self.dropout is None else self.dropout,
         )
 
 

@@ -220,7 +220,7 @@ def _learn(
         console.print(f"{task.name}, seed {seed}: {_in_words(metrics)}; {cost.steps:,} steps in {cost.seconds:.0f} s")
 
 
-def _network(task: Task, encoder: Encoder, style: Style, dropout: float, seed: int) -> Tuned:
+def _network(task: Task, encoder: Encoder, style: Style, dropout: float | None, seed: int) -> Tuned:
     network = Tuned(with_dropout(encoder, dropout), task.kind, style, task.labels)
     begin_head(network.head, style, seed)
     return network
