@@ -4,8 +4,8 @@
     python runs/tables.py --check    tell whether they are as they would be written
 
 A run's folder there (runs/keep.py makes it) has config.toml and metrics.jsonl of its pre-training, results.json of its
-fine-tuning, and made.json: what it was for, and the commit. A table stands between `<!-- table NAME -->` and
-`<!-- end -->`.
+fine-tuning, eye/ with what it sees by itself, and made.json: what it was for, and the commit. Runs that differ in their
+seed are called the same up to `-seed-`. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
 """
 
 import json
@@ -13,11 +13,12 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from elektron.config import read_toml
-from elektron.tasks.results import markdown, summary
+from elektron.tasks.results import PUBLISHED, markdown, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "docs" / "experiments" / "runs"
@@ -36,6 +37,7 @@ class Run(NamedTuple):
     config: dict[str, Any]
     records: list[dict[str, Any]]
     results: dict[str, list[dict[str, Any]]]
+    eye: dict[str, Any]
 
     def score(self, task: str) -> float | None:
         """The median over seeds, in percent."""
@@ -74,7 +76,8 @@ def _read(folder: Path) -> Run:
     lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
     records = [json.loads(line) for line in lines]
     settings = read_toml(config) if config.exists() else {}
-    return Run(folder.name, json_of("made.json"), settings, records, json_of("results.json"))
+    eye = {path.stem: json_of(f"eye/{path.name}") for path in sorted(folder.glob("eye/*.json"))}
+    return Run(folder.name, json_of("made.json"), settings, records, json_of("results.json"), eye)
 
 
 def _cell(value: float | None) -> str:
@@ -117,7 +120,95 @@ def dropout(runs: dict[str, Run]) -> str:
     return markdown(["", *(NAMES[task] for task in tasks)], lines)
 
 
-TABLES: dict[str, Callable[[dict[str, Run]], str]] = {"quarter": quarter, "eighth": eighth, "dropout": dropout}
+def speedrun(runs: dict[str, Run]) -> str:
+    """The whole runs, and what was published of the full schedule."""
+    header = ["run", "tokens", "FLOPs", "minutes", *(NAMES[task] for task in SIX), "mean", "SQuAD 1.1, exact"]
+    lines = []
+    for name, run in runs.items():
+        if name.startswith("speedrun-"):
+            spent = [f"{run.facts['tokens'] / 1e9:.2f}e9", f"{run.facts['flops']:.2g}", f"{run.minutes:.1f}"]
+            scores = [_median(run, task) for task in (*SIX, "squad")]
+            lines.append([run.made["what"], *spent, *scores[:-1], _cell(run.mean(SIX)), scores[-1]])
+    theirs = PUBLISHED["Small, OWT"]
+    published = [_cell(theirs[task]) for task in SIX]
+    mean = _cell(statistics.fmean(theirs[task] for task in SIX))
+    whole = ["Google's, the full schedule on OpenWebText (its README)", "16.38e9", "1.4e+18", "", *published, mean, ""]
+    return markdown(header, [*lines, whole])
+
+
+def compared(prefix: str, runs: dict[str, Run]) -> str:
+    """Runs of the same budget: the mean over their seeds of what tasks come to, and the standard deviation."""
+    header = ["run", "seeds", "tokens", "FLOPs", "minutes", *(NAMES[task] for task in FIVE), "mean"]
+    groups: dict[str, list[Run]] = {}
+    for name, run in runs.items():
+        if name.startswith(prefix):
+            groups.setdefault(name.rpartition("-seed-")[0], []).append(run)
+    lines = []
+    for name, of in groups.items():
+        facts, minutes = of[0].facts, statistics.fmean(run.minutes for run in of)
+        spent = [str(len(of)), f"{facts['tokens'] / 1e6:,.0f}e6", f"{facts['flops']:.3g}", f"{minutes:.1f}"]
+        scores = [_spread([run.score(task) for run in of]) for task in FIVE]
+        lines.append([name.removeprefix(prefix), *spent, *scores, _spread([run.mean(FIVE) for run in of])])
+    return markdown(header, lines)
+
+
+def _spread(scores: Sequence[float | None]) -> str:
+    known = [score for score in scores if score is not None]
+    if len(known) < 2:
+        return "".join(f"{score:.1f}" for score in known)
+    return f"{statistics.fmean(known):.1f} ± {statistics.stdev(known):.1f}"
+
+
+def eye(runs: dict[str, Run]) -> str:
+    """What models see by themselves, a column each."""
+    seeing = {name: run for name, run in runs.items() if run.eye}
+    rows: dict[str, list[str]] = {}
+    for number, run in enumerate(seeing.values()):
+        for name, value in _seen(run.eye).items():
+            rows.setdefault(name, [""] * len(seeing))[number] = value
+    lines = [[name, *values] for name, values in rows.items()]
+    return markdown(["percent", *(run.made["what"] for run in seeing.values())], lines)
+
+
+def _seen(eye: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, how in (("blimp-plain", "as it is"), ("blimp", "as calibrated")):
+        if name in eye:
+            found[f"BLiMP, {how}"] = _within(eye[name]["accuracy"], eye[name]["interval"])
+    if "blimp" in eye:
+        found |= {f"- {name.replace('_', ' ')}": _share(value) for name, value in eye["blimp"]["phenomena"].items()}
+    if "fce" in eye:
+        test, intervals = eye["fce"]["found"]["test"], eye["fce"]["intervals"]
+        for name in ("F0.5", "average precision"):
+            found[f"FCE, {name}"] = _within(test["calibrated"][name], intervals[name])
+        for how, values in test.items():
+            found[f"FCE, calibration error, {how}"] = _share(values["calibration error"])
+    if "ged" in eye:
+        scores = [result["score"] for result in eye["ged"]["ged"]]
+        found["FCE learned, F0.5"] = _within(statistics.median(scores), (min(scores), max(scores)))
+    if "asr" in eye:
+        words, errors = eye["asr"]["words"], eye["asr"]["errors"]
+        found |= {f"LibriSpeech, word errors, {name}": f"{100 * count / words:.2f}" for name, count in errors.items()}
+    return found
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _within(value: float, bounds: Sequence[float]) -> str:
+    return f"{_share(value)} ({_share(bounds[0])} to {_share(bounds[1])})"
+
+
+TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
+    "quarter": quarter,
+    "eighth": eighth,
+    "dropout": dropout,
+    "speedrun": speedrun,
+    "against": partial(compared, "against-"),
+    "ladder": partial(compared, "ladder-"),
+    "eye": eye,
+}
 
 
 def written(page: str, runs: dict[str, Run]) -> str:

@@ -53,18 +53,23 @@ TINY = (
 )
 
 
-def test_the_speed_run_from_text_to_scores(text_file, tmp_path):
-    """The script itself, on a little of everything."""
+@pytest.fixture
+def glue(tmp_path: Path) -> Path:
     cola = tmp_path / "glue" / "CoLA"
     cola.mkdir(parents=True)
     lines = [f"x\t{number % 2}\t\tThe {'cat sees' if number % 2 else 'sees cat'} a dog." for number in range(32)]
     for name in ("train", "dev"):
         (cola / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return cola.parent
+
+
+def test_the_speed_run_from_text_to_scores(text_file, glue, tmp_path):
+    """The script itself, on a little of everything."""
     environment = os.environ | {
         "ELEKTRON": f"{sys.executable} -m elektron",
         "TEXT": str(text_file),
         "VOCAB": "train",
-        "GLUE": str(tmp_path / "glue"),
+        "GLUE": str(glue),
         "DATA": str(tmp_path / "data"),
         "RUN": str(tmp_path / "run"),
         "OUT": str(tmp_path / "tuned"),
@@ -89,6 +94,71 @@ def test_the_speed_run_from_text_to_scores(text_file, tmp_path):
     assert str(tmp_path) not in (keep.RUNS / "one" / "config.toml").read_text()
 
 
+def test_a_comparison_from_data_to_a_table(data_folder, glue, tmp_path):
+    environment = os.environ | {
+        "ELEKTRON": f"{sys.executable} -m elektron",
+        "DATA": str(data_folder),
+        "GLUE": str(glue),
+        "RUN": str(tmp_path / "compared"),
+        "BUDGET": "1.2e9",
+        "SEEDS": "2",
+        "TASKS": "cola",
+        "FLAGS": TINY.replace("4 64 4", "40 64 4") + " --watch.evaluate-rows 16",
+    }
+    done = subprocess.run(["sh", ROOT / "runs" / "against-mlm.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    keep, made = script("keep"), script("tables")
+    keep.RUNS = tmp_path / "kept"
+    keep.main(str(tmp_path / "compared"), "-", "against", "abc1234", "a trial")
+    for name, scores in {"electra-seed-0": (0.1, 0.5, 0.2), "electra-seed-1": (0.4, 0.4, 0.4)}.items():
+        results = keep.RUNS / f"against-{name}" / "results.json"
+        told = json.loads(results.read_text())["cola"]
+        assert len(told) == 3
+        results.write_text(json.dumps({"cola": [one | {"score": s} for one, s in zip(told, scores, strict=True)]}))
+    made.FIVE = ("cola",)
+    lines = made.compared("against-", made.read_runs(keep.RUNS)).splitlines()
+    header, _, *lines = [line.strip("| ").split(" | ") for line in lines]
+    table = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+    assert list(table) == ["electra", "mlm"]
+    assert table["electra"]["CoLA"] == table["electra"]["mean"] == "30.0 ± 14.1", "of medians 20 and 40"
+    for cells in table.values():
+        assert cells["seeds"] == "2"
+        assert float(cells["FLOPs"]) == pytest.approx(1.2e9, rel=0.05)
+
+
+def test_what_a_model_sees_becomes_a_table(tmp_path):
+    """The script itself, asked little."""
+    model, eye, kept = tmp_path / "model", tmp_path / "eye", tmp_path / "kept" / "speedrun-one"
+    shutil.copytree(ROOT / "src" / "elektron" / "packaged", model)
+    for name, words in (("train", "She have two cats ."), ("dev", "They has a cat .")):
+        (tmp_path / f"{name}.txt").write_text(
+            "".join(f"{word}\t{'ci'[word[:2] == 'ha']}\n" for word in words.split()) + "\n"
+        )
+    pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "linguistics_term": "agreement"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair | {"UID": "one", "field": "syntax"}) + "\n")
+    lists = {"1-1": {"ref": "she has two cats", "hyp_1": {"score": -1, "text": "she have two cats"}}}
+    for half in ("tune", "test"):
+        (tmp_path / f"{half}.json").write_text(json.dumps(lists))
+    given = {"BLIMP": "pairs.jsonl", "FCE": ".", "ASR": "tune.json test.json", "SEEDS": "1", "TUNING": "--device cpu"}
+    environment = os.environ | given | {"ELEKTRON": f"{sys.executable} -m elektron"}
+    command = ["sh", ROOT / "runs" / "eye.sh", model, eye]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    keep, made = script("keep"), script("tables")
+    kept.mkdir(parents=True)
+    (kept / "made.json").write_text(json.dumps({"what": "packaged"}))
+    keep.keep_eye(eye, kept / "eye")
+    lines = [line.strip("| ").split(" | ") for line in made.eye(made.read_runs(kept.parent)).splitlines()]
+    assert lines[0] == ["percent", "packaged"]
+    table = dict(lines[2:])
+    assert table["BLiMP, as it is"].startswith(("0.0 (", "100.0 ("))
+    assert table["LibriSpeech, word errors, first"] == "25.00"
+    seen = {"BLiMP, as calibrated", "- agreement", "FCE, F0.5", "FCE, calibration error, as it is", "FCE learned, F0.5"}
+    assert seen <= set(table)
+
+
 def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
     qqp, header = script("qqp"), "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     qqp.DEV = 5
@@ -108,7 +178,7 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words", "count"),
-    [("speedrun", ["paper"], 3), ("against-mlm", [], 1), ("ladder", [], 5), ("eye", ["runs/small", "OUT"], 4)],
+    [("speedrun", ["paper"], 3), ("against-mlm", [], 1), ("ladder", [], 5), ("eye", ["runs/small", "OUT"], 5)],
 )
 def test_the_scripts_commands_parse(name, words, count, tmp_path):
     given = {"TEXT": "a.txt b.txt", "VOCAB": "train", "GLUE": "glue", "DATA": "data", "BLIMP": "blimp", "FCE": "fce"}
