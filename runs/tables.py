@@ -104,10 +104,10 @@ def quarter(runs: dict[str, Run]) -> str:
     return markdown(header, lines)
 
 
-def eighth(runs: dict[str, Run]) -> str:
-    """An eighth of the row, where only losses are to be trusted."""
+def losses(prefix: str, runs: dict[str, Run]) -> str:
+    """What is held out at the end, of runs that were not asked to learn tasks."""
     shown = ("generator_loss", "discriminator_loss", "detection_auc")
-    found = [run for name, run in runs.items() if name.startswith("eighth-")]
+    found = [run for name, run in runs.items() if name.startswith(prefix)]
     lines = [[run.made["what"], *(f"{run.held[name]:.3f}" for name in shown)] for run in found]
     return markdown(["run", "generator loss", "discriminator loss", "detection AUC"], lines)
 
@@ -202,7 +202,8 @@ def _within(value: float, bounds: Sequence[float]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
     "quarter": quarter,
-    "eighth": eighth,
+    "eighth": partial(losses, "eighth-"),
+    "quirks": partial(losses, "quirks-"),
     "dropout": dropout,
     "speedrun": speedrun,
     "against": partial(compared, "against-"),

@@ -178,7 +178,13 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words", "count"),
-    [("speedrun", ["paper"], 3), ("against-mlm", [], 1), ("ladder", [], 5), ("eye", ["runs/small", "OUT"], 5)],
+    [
+        ("speedrun", ["paper"], 3),
+        ("against-mlm", [], 1),
+        ("ladder", [], 5),
+        ("quirks", [], 7),
+        ("eye", ["runs/small", "OUT"], 5),
+    ],
 )
 def test_the_scripts_commands_parse(name, words, count, tmp_path):
     given = {"TEXT": "a.txt b.txt", "VOCAB": "train", "GLUE": "glue", "DATA": "data", "BLIMP": "blimp", "FCE": "fce"}

@@ -186,7 +186,7 @@ import os, socket, struct, sys
 import torch, torch.distributed as dist
 
 def sent():
-    "Bytes out of all TCP sockets of this process, by the kernel: tcpi_bytes_sent."
+    "Bytes out of all TCP sockets of this process, by the kernel: tcpi_bytes_sent less tcpi_bytes_retrans, sent again."
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -195,7 +195,8 @@ def sent():
             continue
         with end:
             if end.type == socket.SOCK_STREAM and end.family in (socket.AF_INET, socket.AF_INET6):
-                total += struct.unpack_from("Q", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)[0]
+                once, again = struct.unpack_from("QQ", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)
+                total += once - again
     return total
 
 ranks, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
