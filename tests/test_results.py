@@ -53,6 +53,12 @@ TINY = (
 )
 
 
+def cells(table: str) -> list[list[str]]:
+    """Of a table in Markdown, its header first."""
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    return [header, *lines]
+
+
 @pytest.fixture
 def glue(tmp_path: Path) -> Path:
     cola = tmp_path / "glue" / "CoLA"
@@ -84,14 +90,26 @@ def test_the_speed_run_from_text_to_scores(text_file, glue, tmp_path):
         4,
     ]
 
-    keep = script("keep")
+    keep, made = script("keep"), script("tables")
     keep.RUNS = tmp_path / "kept"
-    keep.main(str(tmp_path / "run"), str(tmp_path / "tuned"), "one", "abc1234", "a trial")
-    (kept,) = script("tables").read_runs(keep.RUNS).values()
+    keep.main(str(tmp_path / "run"), str(tmp_path / "tuned"), "speedrun-one", "abc1234", "a trial")
+    runs = made.read_runs(keep.RUNS)
+    (kept,) = runs.values()
     assert kept.facts["tokens"] == 4 * 64 * 4
     assert kept.held["step"] == 4
     assert kept.score("cola") is not None
-    assert str(tmp_path) not in (keep.RUNS / "one" / "config.toml").read_text()
+    assert str(tmp_path) not in (keep.RUNS / "speedrun-one" / "config.toml").read_text()
+
+    header, ours, theirs = cells(made.speedrun(runs))
+    assert (len(header), header[4], header[10]) == (len(ours), "CoLA", "mean")
+    assert len(theirs) == len(header)
+    assert ours[:2] == ["a trial", "0.00e9"]
+    assert ours[4] == made._median(kept, "cola")
+    assert ours[10] == "", "no mean of six where there is one"
+    assert theirs[4:11] == ["56.8", "88.3", "87.4", "86.8", "88.3", "68.5", "79.4"]
+    assert cells(made.losses("speedrun-", runs))[1:] == [
+        ["a trial", *(f"{kept.held[name]:.3f}" for name in ("generator_loss", "discriminator_loss", "detection_auc"))]
+    ]
 
 
 def test_a_comparison_from_data_to_a_table(data_folder, glue, tmp_path):
@@ -117,14 +135,13 @@ def test_a_comparison_from_data_to_a_table(data_folder, glue, tmp_path):
         assert len(told) == 3
         results.write_text(json.dumps({"cola": [one | {"score": s} for one, s in zip(told, scores, strict=True)]}))
     made.FIVE = ("cola",)
-    lines = made.compared("against-", made.read_runs(keep.RUNS)).splitlines()
-    header, _, *lines = [line.strip("| ").split(" | ") for line in lines]
+    header, *lines = cells(made.compared("against-", made.read_runs(keep.RUNS)))
     table = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
     assert list(table) == ["electra", "mlm"]
     assert table["electra"]["CoLA"] == table["electra"]["mean"] == "30.0 ± 14.1", "of medians 20 and 40"
-    for cells in table.values():
-        assert cells["seeds"] == "2"
-        assert float(cells["FLOPs"]) == pytest.approx(1.2e9, rel=0.05)
+    for line in table.values():
+        assert line["seeds"] == "2"
+        assert float(line["FLOPs"]) == pytest.approx(1.2e9, rel=0.05)
 
 
 def test_what_a_model_sees_becomes_a_table(tmp_path):
@@ -150,9 +167,9 @@ def test_what_a_model_sees_becomes_a_table(tmp_path):
     kept.mkdir(parents=True)
     (kept / "made.json").write_text(json.dumps({"what": "packaged"}))
     keep.keep_eye(eye, kept / "eye")
-    lines = [line.strip("| ").split(" | ") for line in made.eye(made.read_runs(kept.parent)).splitlines()]
-    assert lines[0] == ["percent", "packaged"]
-    table = dict(lines[2:])
+    header, *lines = cells(made.eye(made.read_runs(kept.parent)))
+    assert header == ["percent", "packaged"]
+    table = dict(lines)
     assert table["BLiMP, as it is"].startswith(("0.0 (", "100.0 ("))
     assert table["LibriSpeech, word errors, first"] == "25.00"
     seen = {"BLiMP, as calibrated", "- agreement", "FCE, F0.5", "FCE, calibration error, as it is", "FCE learned, F0.5"}
