@@ -440,6 +440,7 @@ def test_malformed_lines_are_named(tmp_path, content, said):
         (b"no gzip", ": damaged"),
         (gzip.compress(b"\xff"), ", line 1: not UTF-8"),
     ],
+    ids=["cut off", "no gzip", "not UTF-8"],  # not by their bytes, which tell when they were packed
 )
 def test_damaged_archives_are_named(tmp_path, content, said):
     path = tmp_path / "dev.jsonl.gz"
