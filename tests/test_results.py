@@ -198,7 +198,7 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
     [
         ("speedrun", ["paper"], 3),
         ("against-mlm", [], 1),
-        ("ladder", [], 5),
+        ("ladder", [], 4),
         ("quirks", [], 7),
         ("eye", ["runs/small", "OUT"], 5),
     ],

@@ -37,6 +37,8 @@ def test_one_budget_for_all(data_folder, tags, tmp_path, monkeypatch, capsys):
     arguments += ["--probes", f"pos={tags}", "--points", 2, "--budget-flops", 4e7]
     run(monkeypatch, *arguments)
     said = capsys.readouterr().out
+    turns = [f"{kind}, seed {seed}:" for seed in (0, 1) for kind in OBJECTIVES.split(",")]
+    assert sorted(turns, key=said.index) == turns
     plan = json.loads((out / "plan.json").read_text())
     for share in plan.values():
         assert share["flops"] == pytest.approx(4e7, rel=0.1)

@@ -89,8 +89,8 @@ def main(arguments: Sequence[str]) -> None:
         data = _data(config)
         plan = _plan(config, data, console)
         found: dict[str, list[Quality]] = {}
-        for kind in config.kinds:
-            for seed in range(config.seed, config.seed + config.seeds):
+        for seed in range(config.seed, config.seed + config.seeds):  # all of one first: what is there can be compared
+            for kind in config.kinds:
                 run = _run(config, kind, seed, plan[kind])
                 console.print(f"\n[bold]{kind}, seed {seed}[/]: {sum(p[0] for p in run.train.phases):,} steps")
                 stopped = pretrain(run)
