@@ -1,11 +1,12 @@
-"""The tables of docs/results.md, from what is stored of the runs in docs/experiments/runs.
+"""The tables and curves of docs/results.md, from what is stored of the runs in docs/experiments/runs.
 
     python runs/tables.py            write them
     python runs/tables.py --check    tell whether they are as they would be written
 
 A run's folder there (runs/keep.py makes it) has config.toml and metrics.jsonl of its pre-training, results.json of its
 fine-tuning, eye/ with what it sees by itself, and made.json: what it was for, and the commit. Runs that differ in their
-seed are called the same up to `-seed-`. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+seed are called the same up to `-seed-`. A table stands between `<!-- table NAME -->` and `<!-- end -->`; the
+curves of all runs whose names begin with NAME- are docs/experiments/NAME.svg.
 """
 
 import json
@@ -17,12 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from curves import drawing
+
 from elektron.config import read_toml
 from elektron.tasks.results import PUBLISHED, markdown, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "docs" / "experiments" / "runs"
 PAGES = (ROOT / "docs" / "results.md",)
+DRAWN = ("speedrun", "against", "quarter", "eighth", "ladder", "quirks")
 FIVE = ("cola", "sst", "mrpc", "sts", "rte")
 SIX = ("cola", "sst", "mrpc", "sts", "qqp", "rte")
 NAMES = {"cola": "CoLA", "sst": "SST-2", "mrpc": "MRPC", "sts": "STS-B", "qqp": "QQP", "rte": "RTE"}
@@ -139,17 +143,22 @@ def speedrun(runs: dict[str, Run]) -> str:
 def compared(prefix: str, runs: dict[str, Run]) -> str:
     """Runs of the same budget: the mean over their seeds of what tasks come to, and the standard deviation."""
     header = ["run", "seeds", "tokens", "FLOPs", "minutes", *(NAMES[task] for task in FIVE), "mean"]
-    groups: dict[str, list[Run]] = {}
-    for name, run in runs.items():
-        if name.startswith(prefix):
-            groups.setdefault(name.rpartition("-seed-")[0], []).append(run)
     lines = []
-    for name, of in groups.items():
+    for name, of in _groups(prefix, runs).items():
         facts, minutes = of[0].facts, statistics.fmean(run.minutes for run in of)
         spent = [str(len(of)), f"{facts['tokens'] / 1e6:,.0f}e6", f"{facts['flops']:.3g}", f"{minutes:.1f}"]
         scores = [_spread([run.score(task) for run in of]) for task in FIVE]
-        lines.append([name.removeprefix(prefix), *spent, *scores, _spread([run.mean(FIVE) for run in of])])
+        lines.append([name, *spent, *scores, _spread([run.mean(FIVE) for run in of])])
     return markdown(header, lines)
+
+
+def _groups(prefix: str, runs: dict[str, Run]) -> dict[str, list[Run]]:
+    """Those that differ in their seed alone, under what they are called behind the prefix."""
+    groups: dict[str, list[Run]] = {}
+    for name, run in runs.items():
+        if name.startswith(prefix):
+            groups.setdefault(name.removeprefix(prefix).partition("-seed-")[0], []).append(run)
+    return groups
 
 
 def _spread(scores: Sequence[float | None]) -> str:
@@ -217,19 +226,36 @@ def written(page: str, runs: dict[str, Run]) -> str:
     return PLACE.sub(lambda match: f"{match[1]}{match[2]}{TABLES[match[1]](runs)}", page)
 
 
+def curves(name: str, runs: dict[str, Run]) -> str:
+    """Drawn of a family of runs; nothing where there is none."""
+    groups = _groups(f"{name}-", runs)
+    named = {
+        of[0].made["what"] if len(of) == 1 else called: [run.records for run in of] for called, of in groups.items()
+    }
+    return drawing(f"Losses of training over tokens: {', '.join(named)}", named) if named else ""
+
+
+def contents(runs: dict[str, Run]) -> dict[Path, str]:
+    """Of all files that are made from the runs."""
+    made = {page: written(page.read_text(encoding="utf-8"), runs) for page in PAGES}
+    drawn = {ROOT / "docs" / "experiments" / f"{name}.svg": curves(name, runs) for name in DRAWN}
+    return made | {path: drawing for path, drawing in drawn.items() if drawing}
+
+
 def main(flags: list[str]) -> int:
-    runs, other = read_runs(), []
-    for page in PAGES:
-        before = page.read_text(encoding="utf-8")
-        after = written(before, runs)
-        if after != before:
-            other.append(page.relative_to(ROOT))
-            if "--check" not in flags:
-                page.write_text(after, encoding="utf-8")
-    if "--check" in flags and other:
-        print(f"not as they would be written: {', '.join(map(str, other))}", file=sys.stderr)
-        return 1
+    made = contents(read_runs())
+    other = [path for path, content in made.items() if _text(path) != content]
+    if "--check" in flags:
+        for path in other:
+            print(f"not as it would be written: {path.relative_to(ROOT)}", file=sys.stderr)
+        return 1 if other else 0
+    for path in other:
+        path.write_text(made[path], encoding="utf-8")
     return 0
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 if __name__ == "__main__":

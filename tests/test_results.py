@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -34,17 +35,55 @@ def test_the_tables_are_what_the_runs_say():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_number_that_is_not_the_runs_is_found_and_mended(tmp_path):
-    for name in ("runs/tables.py", "docs/results.md"):
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """What the tables are made of, and what they are made with."""
+    for name in ("runs/tables.py", "runs/curves.py", "docs/results.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "docs" / "experiments" / "runs", tmp_path / "docs" / "experiments" / "runs")
-    page, before = tmp_path / "docs" / "results.md", (ROOT / "docs" / "results.md").read_text()
-    assert "70.7 (69.1 to 71.2)" in before
-    page.write_text(before.replace("70.7 (69.1 to 71.2)", "80.7 (69.1 to 71.2)"))
-    assert tables(tmp_path, "--check").returncode == 1
-    assert tables(tmp_path).returncode == 0
-    assert page.read_text() == before
+    shutil.copytree(ROOT / "docs" / "experiments", tmp_path / "docs" / "experiments")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("results.md", "70.7 (69.1 to 71.2)", "80.7 (69.1 to 71.2)"),
+        ("experiments/quarter.svg", ' points="', ' points="0.0,0.0 '),
+    ],
+)
+def test_a_number_that_is_not_the_runs_is_found_and_mended(copied, name, right, wrong):
+    path, before = copied / "docs" / name, (ROOT / "docs" / name).read_text()
+    assert right in before
+    path.write_text(before.replace(right, wrong))
+    checked = tables(copied, "--check")
+    assert (checked.returncode, checked.stderr) == (1, f"not as it would be written: docs/{name}\n")
+    assert tables(copied).returncode == 0
+    assert path.read_text() == before
+
+
+def test_curves_are_where_their_numbers_are():
+    curves = script("curves")
+
+    def records(tokens: int, losses: list[float], metric: str = "generator_loss") -> list[dict[str, Any]]:
+        of_training = [{"kind": "train", "step": 1 + step, metric: loss} for step, loss in enumerate(losses)]
+        return [{"kind": "run", "steps": len(losses), "tokens": tokens}, *of_training]
+
+    first, second = records(100_000_000, [9.0, 4.0, 3.0, 2.5]), records(50_000_000, [8.0, 5.0])
+    masked = records(9_000_000, [7.0, 6.0, 5.0], "encoder_loss")
+    root = ElementTree.fromstring(curves.drawing("a < b", {"two <seeds>": [first, second], "another": [masked]}))
+    one, two, other, *legend = root.findall(".//{*}polyline")
+    assert len(other.attrib["points"].split()) == 2, "the third before it lies in the beginning"
+    assert one.attrib["stroke"] == two.attrib["stroke"] == legend[0].attrib["stroke"] != legend[1].attrib["stroke"]
+    places = [[tuple(map(float, point.split(","))) for point in line.attrib["points"].split()] for line in (one, two)]
+    left, width, top, height = curves.GAP - 10, curves.WIDTH - 10, 26, curves.HEIGHT - 26
+    for found, (tokens, losses) in zip(places, ((100, (9, 4, 3, 2.5)), (50, (8, 5))), strict=True):
+        for number, ((x, y), loss) in enumerate(zip(found, losses, strict=True)):
+            assert x == pytest.approx(left + width * tokens / 100 * (number + 1) / len(losses), abs=0.06)
+            assert y == pytest.approx(top + height * (9 - loss) / 6.5, abs=0.06)
+    texts = ["".join(text.itertext()) for text in root.findall(".//{*}text")]
+    assert {"two <seeds>", "another", curves.PANELS["generator_loss"], curves.PANELS["encoder_loss"]} <= set(texts)
+    assert curves.PANELS["discriminator_loss"] not in texts
 
 
 TINY = (
