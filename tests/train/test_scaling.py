@@ -182,11 +182,12 @@ def test_clusters_without_sense(wrong):
 
 
 COUNTED = """
-import os, socket, struct, sys
+import fcntl, os, socket, struct, sys, termios, time
 import torch, torch.distributed as dist
 
 def sent():
-    "Bytes out of all TCP sockets of this process, by the kernel: tcpi_bytes_sent less tcpi_bytes_retrans, sent again."
+    '''Bytes that have arrived out of all TCP sockets of this process, once none is on its way: tcpi_bytes_acked, which
+    counts what is sent again once.'''
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -194,9 +195,11 @@ def sent():
         except OSError:
             continue
         with end:
-            if end.type == socket.SOCK_STREAM and end.family in (socket.AF_INET, socket.AF_INET6):
-                once, again = struct.unpack_from("QQ", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)
-                total += once - again
+            tcp = end.type == socket.SOCK_STREAM and end.family in (socket.AF_INET, socket.AF_INET6)
+            if tcp and not end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                while struct.unpack("i", fcntl.ioctl(end, termios.TIOCOUTQ, bytes(4)))[0]:
+                    time.sleep(0.001)
+                total += struct.unpack_from("Q", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 120)[0]
     return total
 
 ranks, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
