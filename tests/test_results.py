@@ -183,6 +183,27 @@ def test_a_comparison_from_data_to_a_table(data_folder, glue, tmp_path):
         assert float(line["FLOPs"]) == pytest.approx(1.2e9, rel=0.05)
 
 
+def test_two_budgets_from_one_trunk(data_folder, tmp_path):
+    environment = os.environ | {
+        "ELEKTRON": f"{sys.executable} -m elektron",
+        "DATA": str(data_folder),
+        "GLUE": "",
+        "RUN": str(tmp_path),
+        "STEPS": "10 20",
+        "ROWS": "64 4",
+        "FLAGS": TINY.replace("--train.phases 4 64 4", "--watch.evaluate-rows 16 --watch.log-every 1"),
+    }
+    done = subprocess.run(["sh", ROOT / "runs" / "trunk.sh"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rates = {}
+    for steps in (10, 20):
+        lines = (tmp_path / str(steps) / "metrics.jsonl").read_text().splitlines()
+        training = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+        rates[steps] = {record["step"]: record["learning_rate"] for record in training}
+    assert (min(rates[10]), max(rates[10]), max(rates[20])) == (9, 10, 20), "the shorter one leaves after four fifths"
+    assert rates[10][10] < rates[10][9] == rates[20][9] == rates[20][16] > rates[20][20]
+
+
 def test_what_a_model_sees_becomes_a_table(tmp_path):
     """The script itself, asked little."""
     model, eye, kept = tmp_path / "model", tmp_path / "eye", tmp_path / "kept" / "speedrun-one"
@@ -239,6 +260,7 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
         ("against-mlm", [], 1),
         ("ladder", [], 4),
         ("quirks", [], 7),
+        ("trunk", [], 6),
         ("eye", ["runs/small", "OUT"], 5),
     ],
 )

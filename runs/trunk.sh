@@ -1,0 +1,30 @@
+#!/bin/sh
+# Larger budgets: as many tokens as the paper's 6.25%, 12.5% and 25% rows, from one trunk whose learning rate stays at its
+# peak until each of them leaves it; else by the settings of the record run.
+#
+#   DATA=data/speedrun GLUE=glue sh runs/trunk.sh
+#
+# DATA is what runs/speedrun.sh has prepared. STEPS has the lengths, the longest last: each of the others leaves the trunk
+# after four fifths of its own, which is a multiple of four fifths of the first. FLAGS are given to `elektron pretrain`,
+# TUNING to `elektron finetune`; nothing is learned where GLUE is empty. Run again, it goes on where it stopped.
+set -eu
+: "${DATA:?a prepared folder}"
+elektron=${ELEKTRON:-.venv/bin/elektron}
+cd "$(dirname "$0")/.."
+RUN=${RUN:-runs/trunk}
+STEPS=${STEPS:-31250 62500 125000}
+longest=${STEPS##* }
+rows=${ROWS:-128 256}
+
+# shellcheck disable=SC2086  # several words each
+for steps in $longest ${STEPS% *}; do
+    [ "$steps" = "$longest" ] || set -- --branch "$(printf '%s/%s/checkpoints/step-%08d' "$RUN" "$longest" $((steps * 4 / 5)))"
+    $elektron pretrain configs/speedrun-record.toml --data "$DATA" --run "$RUN/$steps" --schedule.kind wsd \
+        --train.phases "$steps" $rows --watch.checkpoint-every $((${STEPS%% *} * 4 / 5)) --watch.keep-checkpoints 9 ${FLAGS:-} "$@"
+done
+[ -n "${GLUE:-}" ] || exit 0
+for steps in $STEPS; do
+    # shellcheck disable=SC2086
+    $elektron finetune glue --model "$RUN/$steps" --data "$GLUE" --out "${OUT:-finetuned/trunk}/$steps" \
+        --seeds "${SEEDS:-5}" --keep none ${TUNING:-}
+done
