@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+from hypothesis import settings
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -27,6 +28,10 @@ from elektron.model.initial import initialise
 
 pytest_plugins = ["faults.counting"]
 
+settings.register_profile("elektron", deadline=None, print_blob=True)  # a busy machine is no fault
+if not os.environ.get("CI"):  # there hypothesis has a profile of its own, which draws the same each time
+    settings.load_profile("elektron")
+
 NOUNS = ["cat", "dog", "bird", "fish", "king", "queen", "child", "river", "mountain", "house"]
 VERBS = ["sees", "likes", "follows", "finds", "hears", "remembers"]
 ADJECTIVES = ["old", "young", "small", "red", "quiet", "happy"]
@@ -44,6 +49,12 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 def documents(count: int, seed: int = 0) -> list[str]:
     lines = iter(sentences(count * 8, seed))
     return ["\n".join(next(lines) for _ in range(8)) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """What a test draws without saying from where does not depend on the tests before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -165,7 +165,7 @@ def test_the_joint_head_by_hand():
         for start, end, score in spans[b, 1:].tolist():
             assert score == pytest.approx(starts[int(start)] + ends(int(start))[int(end)], rel=1e-6, abs=1e-4)
         assert {(s, e) for s, e, _ in spans[b, 1:].tolist()} == {(s, e) for s in range(7) for e in range(7)}
-    assert joint_loss(head, hidden, allowed, targets).item() == pytest.approx(sum(losses) / 3, abs=1e-5)
+    assert joint_loss(head, hidden, allowed, targets).item() == pytest.approx(sum(losses) / 3, rel=1e-5)
 
 
 def test_depths():

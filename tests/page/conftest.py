@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from elektron.model.heads import Discriminator
 from elektron.page.app import create_app
 from elektron.page.doors import Doors
 from elektron.page.facts import facts_of
+from elektron.page.limits import Buckets
 from elektron.page.terms import Limits
 from elektron.score.calibration import Calibration
 from elektron.score.detector import Detector
@@ -65,11 +67,15 @@ class Slow:
         assert isinstance(judges.discriminator, Discriminator)
         self._say = replaced_logits(judges.discriminator, judges.tokenizer.specials)
         self._seconds, self.calls = seconds, 0
+        self.held = threading.Event()
+        """Cleared, it keeps whoever asks waiting."""
+        self.held.set()
         self.detector = Detector(Reader(self._slowly, judges.tokenizer, 32), Calibration(), None)
 
     def _slowly(self, rows: Sequence[Row]) -> list[np.ndarray]:
         self.calls += 1
         time.sleep(self._seconds)
+        self.held.wait(60)
         return self._say(rows)
 
 
@@ -89,6 +95,23 @@ def serve(untaught: Path, judges: Judges, detector: Detector) -> Iterator[Serve]
             return stack.enter_context(served(create_app(using, facts, limits, doors)))
 
         yield start
+
+
+class Clock:
+    """One that stands still until it is wound on."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wound(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which servers that are started from now on count requests."""
+    clock = Clock()
+    monkeypatch.setattr("elektron.page.app.Buckets", partial(Buckets, clock=clock))
+    return clock
 
 
 @pytest.fixture(scope="session")
