@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import parse_args
 
 from elektron.train.checkpoint import all_steps, load_newest
+from ports import free_port
 from test_house import ROOT, parse
 
 RECIPES = ROOT / "recipes"
@@ -101,12 +101,6 @@ wait "$job"
 rm "$QUEUE" && exec bash "$script" "$@"
 """
 """A job whose time is over after the first record, and the next one, which may take as long as it likes."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_slurm_requeues_until_it_is_done(tmp_path, environment, data_folder, undisturbed):

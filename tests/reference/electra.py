@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from reference.hashing import fold, uniform
 
 POSITIONS, KEEP, SAMPLE = 0, 1, 2
@@ -15,7 +17,8 @@ def distinct_positions(candidates: list[int], count: int, key: int) -> list[int]
 
 def repeated_positions(candidates: list[int], count: int, key: int) -> list[int]:
     """`count` independent draws."""
-    return sorted(candidates[int(uniform(fold(key, i)) * len(candidates))] for i in range(count))
+    size = np.float32(len(candidates))  # draws lie so close that it matters what they are multiplied in
+    return sorted(candidates[int(np.float32(uniform(fold(key, i))) * size)] for i in range(count))
 
 
 def masked_row(original: list[int], positions: list[int], keep_rate: float, mask: int, key: int) -> list[int]:

@@ -1,5 +1,7 @@
 """Units of a row and the positions they give, token by token."""
 
+import numpy as np
+
 from reference.hashing import fold, uniform
 
 
@@ -9,7 +11,7 @@ def random_begins(candidates: list[bool], mean: float, longest: int, key: int) -
     for place, is_candidate in enumerate(candidates):
         if not is_candidate:
             size = 0
-        elif size in (0, longest) or uniform(fold(key, place)) < 1 / mean:
+        elif size in (0, longest) or uniform(fold(key, place)) < np.float32(1 / mean):
             begins.append(place)
             size = 1
         else:

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +32,7 @@ from elektron.train.schedule import ScheduleConfig
 from elektron.train.sharded import shard
 from elektron.train.stages import begin_stage
 from elektron.train.step import Batch, Updates
+from ports import free_port
 
 SHAPE = EncoderConfig(
     layers=2,
@@ -54,9 +54,7 @@ _context.set_forkserver_preload(["elektron.verbs.pretrain"])  # what takes long 
 
 def run_ranks(size: int, work: Callable[..., Any], *arguments: object) -> list[Any]:
     """What `work(world, ...)` returns on each of `size` ranks; `work` must be importable."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     pipes, ranks = [], []
     for rank in range(size):
         ours, theirs = _context.Pipe()
