@@ -10,7 +10,7 @@ set -eu
 elektron=${ELEKTRON:-.venv/bin/elektron}
 cd "$(dirname "$0")/.."
 
-# shellcheck disable=SC2086  # several words each
+# shellcheck disable=SC2046,SC2086  # several words each
 $elektron compare configs/speedrun-record.toml --data "$DATA" --run "${RUN:-runs/against-mlm}" --objectives electra,mlm \
     --budget-flops "${BUDGET:-7.2e16}" --seeds "${SEEDS:-3}" --points 1 --task-seeds 3 \
     --tasks $(for task in ${TASKS:-cola sst mrpc sts rte}; do echo "$task=$GLUE"; done) ${FLAGS:-}

@@ -204,6 +204,14 @@ def test_two_budgets_from_one_trunk(data_folder, tmp_path):
     assert rates[10][10] < rates[10][9] == rates[20][9] == rates[20][16] > rates[20][20]
 
 
+@pytest.mark.parametrize("steps", ["10 25", "12 24", "20 10"])
+def test_budgets_that_do_not_meet_the_trunk_are_refused_before_it_is_trained(steps):
+    environment = os.environ | {"ELEKTRON": "echo", "DATA": "data", "GLUE": "", "STEPS": steps}
+    done = subprocess.run(["sh", ROOT / "runs" / "trunk.sh"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f'STEPS="{steps}": ')
+
+
 def test_what_a_model_sees_becomes_a_table(tmp_path):
     """The script itself, asked little."""
     model, eye, kept = tmp_path / "model", tmp_path / "eye", tmp_path / "kept" / "speedrun-one"
