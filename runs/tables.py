@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from curves import drawing
-
 from elektron.config import read_toml
 from elektron.tasks.results import PUBLISHED, markdown, summary
 
