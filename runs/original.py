@@ -10,9 +10,10 @@ CHECKOUT is a clone of theirs, of which nothing is changed: TensorFlow 2.15 stil
 
 `follow` begins both from our initial weights and gives theirs our rows and, wherever it draws (positions, tokens that
 are shown, samples, dropout), what ours has drawn. OUT gets both losses of each update, and last how far the weights
-have come apart. `learn` gives theirs rows in our order and nothing else; OUT gets the held-out losses, which `elektron
-pretrain` with the same flags has in its metrics.jsonl. `record` follows for a few updates of small networks with
-made-up rows, by each objective that both have: what tests compare ours with where there is no TensorFlow.
+have come apart. `learn` gives theirs rows in our order and nothing else; OUT gets the losses of training and of text
+that is held out, as `elektron pretrain` with the same flags has them in its metrics.jsonl. `record` follows for a few
+updates of small networks with made-up rows, by each objective that both have: what tests compare ours with where there
+is no TensorFlow.
 
 The number of the update is fed to theirs, too: left alone, it counts before or after its learning rate is read, as it
 comes.
@@ -311,13 +312,18 @@ def learn(checkout: str, out: str, seed: int, config: RunConfig) -> None:
     data, (total, length, size) = open_data(config.data), config.train.phases[0]
     lexicon = Lexicon(data.tokenizer.specials, data.tokenizer.vocab_size)
     theirs, rows = Original(checkout, config, lexicon, told=False, seed=seed), _rows(config)
-    held = held_batches(data, length, config.watch.evaluate_rows, size)
+    held = [b for b in held_batches(data, length, config.watch.evaluate_rows, size) if len(b.rows) == size]
     with open(out, "w", encoding="utf-8") as file:
+        found: list[list[float]] = []
         for step in range(1, total + 1):
-            theirs.update(rows.batch(step - 1, size), step - 1, [])
+            found.append(theirs.update(rows.batch(step - 1, size), step - 1, []))
+            if step % config.watch.log_every == 0 or step == total:
+                told = {"kind": "train", "step": step, "losses": np.mean(found, axis=0).tolist()}
+                print(json.dumps(told), file=file, flush=True)
+                found.clear()
             if step % config.watch.evaluate_every == 0 or step == total:
-                losses = theirs.held([batch for batch in held if len(batch.rows) == size])
-                print(json.dumps({"step": step, "seed": seed, "held": losses}), file=file, flush=True)
+                told = {"kind": "held", "step": step, "losses": theirs.held(held)}
+                print(json.dumps(told), file=file, flush=True)
 
 
 def _rows(config: RunConfig) -> Rows:

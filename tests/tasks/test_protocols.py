@@ -108,6 +108,29 @@ def squad_file(path: Path, version: str) -> None:
     path.write_text(json.dumps({"version": version, "data": [{"paragraphs": [{"context": context, "qas": asked}]}]}))
 
 
+@pytest.mark.parametrize("length", [80, 128])
+def test_short_rows_show_every_answer_whole(tmp_path: Path, small_tokenizer: Tokenizer, length: int):
+    """Wherever it stands in a long context: the borders of one window lie inside another."""
+    words = ["The cat sees a dog .".split()[number % 6] for number in range(300)]
+    starts = [sum(len(word) + 1 for word in words[:number]) for number in range(0, 290, 7)]
+    questions = [
+        {
+            "id": str(start),
+            "question": "Who sees whom?",
+            "answers": [{"text": " ".join(words)[start : start + 12].rstrip(), "answer_start": start}],
+        }
+        for start in starts
+    ]
+    paragraphs = [{"context": " ".join(words), "qas": questions}]
+    for name in ("train", "dev"):
+        content = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
+        (tmp_path / f"{name}-v1.1.json").write_text(json.dumps(content))
+    task = reading_task("squad", READING["squad"], files_of("squad", tmp_path), small_tokenizer, length)
+    windows = task.dev["dev"].known.windows
+    shown = {window.question for window in windows if window.row.target.any()}
+    assert shown == set(range(len(starts)))
+
+
 @pytest.mark.parametrize(("name", "version"), [("squad", "v1.1"), ("squad2", "v2.0")])
 def test_questions(name, version, tmp_path: Path, small_tokenizer: Tokenizer):
     for part in ("train", "dev"):

@@ -10,6 +10,9 @@ from elektron.tasks import metrics, squad
 from elektron.tasks.task import Files, Outputs, Split, Task
 
 _JOINT_THRESHOLD = -2.75
+_STRIDE = 128
+"""Tokens from a window to the next; where rows are short, half of theirs, for an answer that is cut by the border of one
+window to lie whole in another."""
 
 
 class Reading(NamedTuple):
@@ -36,7 +39,7 @@ def reading_task(name: str, protocol: Reading, files: Files, tokenizer: Tokenize
         questions = squad.read_squad(path) if path.suffix == ".json" else squad.read_mrqa(path)
         if not questions:
             raise ValueError(f"{path}: no questions in it")
-        windows = squad.windows_of(questions, tokenizer, longest)
+        windows = squad.windows_of(questions, tokenizer, longest, min(_STRIDE, longest // 2))
         more, lost = len(windows.windows) - len(questions), len(windows.lost)
         if more:
             notes.append(f"{more:,} more rows than questions of {path.name}: long contexts are read through windows")
