@@ -2,9 +2,10 @@
 
     python runs/keep.py RUN RESULTS NAME COMMIT "what it is" [EYE]
 
-RUN is a run's folder, RESULTS one that `elektron finetune` wrote or '-', EYE one that runs/eye.sh wrote. Of the
-metrics, some forty records of training are kept and all others; paths are left out of the config. RUN may also be the
-folder of a comparison: each of its runs is kept as NAME-OBJECTIVE-seed-N, with the results of its last checkpoint.
+RUN is a run's folder, or '-' for a model that others have trained; RESULTS one that `elektron finetune` wrote or '-';
+EYE one that runs/eye.sh wrote. Of the metrics, some forty records of training are kept and all others; paths are left
+out of the config. RUN may also be the folder of a comparison: each of its runs is kept as NAME-OBJECTIVE-seed-N, with
+the results of its last checkpoint.
 """
 
 import datetime
@@ -13,6 +14,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from elektron.config import overlay, read_toml, to_toml
 from elektron.verbs.runs import RunConfig
@@ -22,12 +24,15 @@ RECORDS = 40
 
 
 def main(run: str, results: str, name: str, commit: str, what: str, eye: str = "") -> None:
-    if not Path(run, "compare.toml").exists():
-        keep(Path(run), None if results == "-" else Path(results), name, commit, what, Path(eye) if eye else None)
-        return
-    for one in sorted(Path(run).glob("*/seed-*")):
-        tuned = sorted(one.glob("finetuned/*"))
-        keep(one, tuned[-1] if tuned else None, f"{name}-{one.parent.name}-{one.name}", commit, what)
+    tuned = None if results == "-" else Path(results)
+    if run == "-":
+        keep_scores(tuned, Path(eye) if eye else None, name, {"what": what, "commit": commit})
+    elif not Path(run, "compare.toml").exists():
+        keep(Path(run), tuned, name, commit, what, Path(eye) if eye else None)
+    else:
+        for one in sorted(Path(run).glob("*/seed-*")):
+            tuned = next(iter(sorted(one.glob("finetuned/*"), reverse=True)), None)
+            keep(one, tuned, f"{name}-{one.parent.name}-{one.name}", commit, what)
 
 
 def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: Path | None = None) -> None:
@@ -43,12 +48,19 @@ def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: 
     dropped = {number for place, number in enumerate(reversed(of_training)) if place % every}
     kept = (line for number, line in enumerate(lines) if number not in dropped)
     (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
+    seconds = sum(records[number]["clock"]["seconds"] for number in of_training)
+    keep_scores(tuned, eye, name, {"what": what, "commit": commit, "training_seconds": round(seconds, 1)})
+
+
+def keep_scores(tuned: Path | None, eye: Path | None, name: str, made: dict[str, Any]) -> None:
+    """Last of all what the run was, which makes it one of the stored."""
+    folder = RUNS / name
+    folder.mkdir(parents=True, exist_ok=True)
     if tuned is not None:
         shutil.copy(tuned / "results.json", folder / "results.json")
     if eye is not None:
         keep_eye(eye, folder / "eye")
-    seconds = sum(records[number]["clock"]["seconds"] for number in of_training)
-    made = {"what": what, "commit": commit, "date": str(datetime.date.today()), "training_seconds": round(seconds, 1)}
+    made |= {"date": str(datetime.date.today())}
     (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 

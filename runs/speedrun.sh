@@ -3,11 +3,11 @@
 #
 #   TEXT="wiki-a.txt wiki-b.txt books.txt" VOCAB=vocab.txt GLUE=glue sh runs/speedrun.sh [paper|record]
 #
-# GLUE has CoLA/train.tsv and so on; runs/qqp.py makes QQP. FLAGS are given to `elektron pretrain`, TUNING to
-# `elektron finetune`, which learns each task with SEEDS seeds (5). Run again, it goes on where it stopped.
+# What is learned in the end, and from where, is in runs/tasks.sh. FLAGS are given to `elektron pretrain`. Run again, it goes on
+# where it stopped.
 set -eu
 kind=${1:-record}
-: "${TEXT:?files or folders of text}" "${VOCAB:?a vocabulary (vocab.txt, tokenizer.json), or: train}" "${GLUE:?a folder}"
+: "${TEXT:?files or folders of text}" "${VOCAB:?a vocabulary (vocab.txt, tokenizer.json), or: train}"
 elektron=${ELEKTRON:-.venv/bin/elektron}
 cd "$(dirname "$0")/.."
 
@@ -15,5 +15,4 @@ cd "$(dirname "$0")/.."
 $elektron prepare --corpus $TEXT --tokenizer "$VOCAB" --out "${DATA:=data/speedrun}" ${PREPARING:-}
 # shellcheck disable=SC2086
 $elektron pretrain "configs/speedrun-$kind.toml" --data "$DATA" --run "${RUN:=runs/speedrun-$kind}" ${FLAGS:-}
-# shellcheck disable=SC2086
-$elektron finetune glue --model "$RUN" --data "$GLUE" --out "${OUT:-finetuned/speedrun-$kind}" --seeds "${SEEDS:-5}" --keep none ${TUNING:-}
+sh runs/tasks.sh "$RUN" "${OUT:-finetuned/speedrun-$kind}"

@@ -124,19 +124,21 @@ def dropout(runs: dict[str, Run]) -> str:
 
 
 def speedrun(runs: dict[str, Run]) -> str:
-    """The whole runs, and what was published of the full schedule."""
+    """The whole runs, others' models that were asked the same, and what was published of the full schedule."""
     header = ["run", "tokens", "FLOPs", "minutes", *(NAMES[task] for task in SIX), "mean", "SQuAD 1.1, exact"]
     lines = []
     for name, run in runs.items():
-        if name.startswith("speedrun-"):
-            spent = [f"{run.facts['tokens'] / 1e9:.2f}e9", f"{run.facts['flops']:.2g}", f"{run.minutes:.1f}"]
+        if name.startswith(("speedrun-", "control-")):
             scores = [_median(run, task) for task in (*SIX, "squad")]
-            lines.append([run.made["what"], *spent, *scores[:-1], _cell(run.mean(SIX)), scores[-1]])
+            spent = ["", "", ""]
+            if run.records:
+                spent = [f"{run.facts['tokens'] / 1e9:.2f}e9", f"{run.facts['flops']:.2g}", f"{run.minutes:.1f}"]
+            lines.append((not run.records, [run.made["what"], *spent, *scores[:-1], _cell(run.mean(SIX)), scores[-1]]))
     theirs = PUBLISHED["Small, OWT"]
     published = [_cell(theirs[task]) for task in SIX]
     mean = _cell(statistics.fmean(theirs[task] for task in SIX))
     whole = ["Google's, the full schedule on OpenWebText (its README)", "16.38e9", "1.4e+18", "", *published, mean, ""]
-    return markdown(header, [*lines, whole])
+    return markdown(header, [*(line for _, line in sorted(lines, key=lambda line: line[0])), whole])
 
 
 def compared(prefix: str, runs: dict[str, Run]) -> str:

@@ -6,8 +6,7 @@
 #
 # DATA is what runs/speedrun.sh has prepared. STEPS has the lengths, the longest last, all multiples of the first: each of the
 # others leaves the trunk after four fifths of its own. ROWS are their length and number in a step. FLAGS are given to
-# `elektron pretrain`, TUNING to `elektron finetune`; nothing is learned where GLUE is empty. Run again, it goes on where it
-# stopped.
+# `elektron pretrain`; what is learned in the end is in runs/tasks.sh. Run again, it goes on where it stopped.
 set -eu
 : "${DATA:?a prepared folder}"
 elektron=${ELEKTRON:-.venv/bin/elektron}
@@ -30,9 +29,6 @@ for steps in $longest ${STEPS% *}; do
     $elektron pretrain configs/speedrun-record.toml --data "$DATA" --run "$RUN/$steps" --schedule.kind wsd \
         --train.phases "$steps" $rows --watch.checkpoint-every $every --watch.keep-checkpoints 9 ${FLAGS:-} "$@"
 done
-[ -n "${GLUE:-}" ] || exit 0
 for steps in $STEPS; do
-    # shellcheck disable=SC2086
-    $elektron finetune glue --model "$RUN/$steps" --data "$GLUE" --out "${OUT:-finetuned/trunk}/$steps" \
-        --seeds "${SEEDS:-5}" --keep none ${TUNING:-}
+    sh runs/tasks.sh "$RUN/$steps" "${OUT:-finetuned/trunk}/$steps"
 done

@@ -1,17 +1,25 @@
 """The tables of docs/results.md are those that the stored runs make."""
 
 import importlib.util
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
+from elektron.data.tokenizer import ROLES
+from elektron.interop.huggingface import their_config, to_tensors
+from elektron.model.encoder import Embeddings, EncoderConfig
+from elektron.model.heads import Discriminator
+from elektron.verbs.runs import open_encoder
 from test_house import parse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,46 +116,52 @@ def glue(tmp_path: Path) -> Path:
     return cola.parent
 
 
-def test_the_speed_run_from_text_to_scores(text_file, glue, tmp_path):
-    """The script itself, on a little of everything."""
+def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
+    """The scripts themselves, on a little of everything."""
+    for name in ("runs", "configs"):
+        shutil.copytree(ROOT / name, copied / name, dirs_exist_ok=True, ignore=lambda *_: {"__pycache__"})
     environment = os.environ | {
         "ELEKTRON": f"{sys.executable} -m elektron",
+        "PYTHON": sys.executable,
+        "COMMIT": "abc1234",
         "TEXT": str(text_file),
         "VOCAB": "train",
         "GLUE": str(glue),
-        "DATA": str(tmp_path / "data"),
-        "RUN": str(tmp_path / "run"),
-        "OUT": str(tmp_path / "tuned"),
+        "SEEDS": "2",
         "PREPARING": "--vocab-size 128 --processes 1",
-        "FLAGS": TINY,
-        "TUNING": "--device cpu --seeds 2 --recipe.epochs 1",
+        "FLAGS": TINY.replace("--train.phases 4 64 4", "--train.phases 4 64 4 --train.short 0"),
+        "TUNING": "--device cpu --recipe.epochs 1",
+        "DRIFTED": "runs/speedrun-record/discriminator",
     }
-    done = subprocess.run(["sh", ROOT / "runs" / "speedrun.sh"], env=environment, capture_output=True, text=True)
+    page = copied / "docs" / "results.md"
+    page.write_text(page.read_text() + "\n<!-- table speedrun -->\n<!-- end -->\n")
+    command = ["sh", copied / "runs" / "all.sh", "record", "drifted"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [result["step"] for result in json.loads((tmp_path / "tuned" / "results.json").read_text())["cola"]] == [
-        4,
-        4,
-    ]
 
-    keep, made = script("keep"), script("tables")
-    keep.RUNS = tmp_path / "kept"
-    keep.main(str(tmp_path / "run"), str(tmp_path / "tuned"), "speedrun-one", "abc1234", "a trial")
-    runs = made.read_runs(keep.RUNS)
-    (kept,) = runs.values()
+    made = script("tables")
+    runs = made.read_runs(copied / "docs" / "experiments" / "runs")
+    kept, drifted = runs["speedrun-record"], runs["control-drifted"]
+    assert kept.made["commit"] == "abc1234"
     assert kept.facts["tokens"] == 4 * 64 * 4
     assert kept.held["step"] == 4
-    assert kept.score("cola") is not None
-    assert str(tmp_path) not in (keep.RUNS / "speedrun-one" / "config.toml").read_text()
+    assert [result["step"] for result in kept.results["cola"]] == [4, 4]
+    assert [result["step"] for result in drifted.results["cola"]] == [0, 0]
+    assert str(copied) not in (copied / "docs/experiments/runs/speedrun-record/config.toml").read_text()
 
-    header, ours, theirs = cells(made.speedrun(runs))
-    assert (len(header), header[4], header[10]) == (len(ours), "CoLA", "mean")
-    assert len(theirs) == len(header)
-    assert ours[:2] == ["a trial", "0.00e9"]
-    assert ours[4] == made._median(kept, "cola")
+    header, ours, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:4]
+    assert (header[4], header[10]) == ("CoLA", "mean")
+    assert {len(header)} == {len(ours), len(others), len(theirs)}
+    assert ours[:2] == ["the record run", "0.00e9"]
+    assert others[1:4] == ["", "", ""]
+    assert (ours[4], others[4]) == (made._median(kept, "cola"), made._median(drifted, "cola"))
     assert ours[10] == "", "no mean of six where there is one"
     assert theirs[4:11] == ["56.8", "88.3", "87.4", "86.8", "88.3", "68.5", "79.4"]
-    assert cells(made.losses("speedrun-", runs))[1:] == [
-        ["a trial", *(f"{kept.held[name]:.3f}" for name in ("generator_loss", "discriminator_loss", "detection_auc"))]
+    assert cells(made.losses("speedrun-", {"speedrun-one": kept}))[1:] == [
+        [
+            "the record run",
+            *(f"{kept.held[name]:.3f}" for name in ("generator_loss", "discriminator_loss", "detection_auc")),
+        ]
     ]
 
 
@@ -244,6 +258,35 @@ def test_what_a_model_sees_becomes_a_table(tmp_path):
     assert seen <= set(table)
 
 
+def test_parts_that_are_none_are_refused_before_anything_is_done():
+    environment = os.environ | {"ELEKTRON": "echo", "COMMIT": "abc1234"}
+    done = subprocess.run(["sh", ROOT / "runs" / "all.sh", "records"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("records is no part: ")
+
+
+def test_google_s_weights_open_as_a_model(tmp_path):
+    """As deepsa packs them, but smaller."""
+    shape = EncoderConfig(layers=1, width=32, heads=2, feedforward_width=64, embedding_width=16, positions=8)
+    network = Discriminator(shape, Embeddings(12, shape))
+    weights = {
+        name.replace("electra.", "model.model."): tensor
+        for name, tensor in to_tensors(network).items()
+        if name.startswith("electra.")
+    }
+    saved = io.BytesIO()
+    torch.save({"state_dict": weights | {"model.head.weight": torch.zeros(2, 32)}}, saved)
+    with zipfile.ZipFile(tmp_path / "deepsa.whl", "w") as wheel:
+        wheel.writestr("deepsa/model/model.ckpt", saved.getvalue())
+        wheel.writestr("deepsa/model/hf_text/config.json", json.dumps(their_config(shape, 12, "discriminator", 0)))
+    (tmp_path / "vocab.txt").write_text("\n".join([*ROLES.values(), *"abcdefg"]) + "\n")
+    script("drifted").main(str(tmp_path / "deepsa.whl"), str(tmp_path / "vocab.txt"), str(tmp_path / "drifted"))
+    opened = open_encoder(tmp_path / "drifted")
+    assert opened.tokenizer.vocab_size == 12
+    for name, parameter in network.encoder.named_parameters():
+        assert torch.equal(parameter, opened.encoder.get_parameter(name)), name
+
+
 def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
     qqp, header = script("qqp"), "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     qqp.DEV = 5
@@ -264,17 +307,25 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words", "count"),
     [
-        ("speedrun", ["paper"], 3),
+        ("speedrun", ["paper"], 4),
         ("against-mlm", [], 1),
         ("ladder", [], 4),
         ("quirks", [], 7),
-        ("trunk", [], 6),
+        ("trunk", [], 9),
+        ("tasks", ["runs/small", "finetuned/small"], 2),
         ("eye", ["runs/small", "OUT"], 5),
     ],
 )
 def test_the_scripts_commands_parse(name, words, count, tmp_path):
-    given = {"TEXT": "a.txt b.txt", "VOCAB": "train", "GLUE": "glue", "DATA": "data", "BLIMP": "blimp", "FCE": "fce"}
-    environment = os.environ | given | {"ASR": "tune.json test.json", "ELEKTRON": "echo"}
+    given = {
+        "TEXT": "a.txt b.txt",
+        "VOCAB": "train",
+        "GLUE": "glue",
+        "SQUAD": "squad",
+        "DATA": "data",
+        "BLIMP": "blimp",
+    }
+    environment = os.environ | given | {"FCE": "fce", "ASR": "tune.json test.json", "ELEKTRON": "echo"}
     words = [str(tmp_path / word) if word == "OUT" else word for word in words]
     command = ["sh", ROOT / "runs" / f"{name}.sh", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -11,8 +11,8 @@ from elektron.tasks.task import Files, Outputs, Split, Task
 
 _JOINT_THRESHOLD = -2.75
 _STRIDE = 128
-"""Tokens from a window to the next; where rows are short, half of theirs, for an answer that is cut by the border of one
-window to lie whole in another."""
+"""Tokens from a window to the next; where rows are short, half of theirs, for an answer that is cut by the border of
+one window to lie whole in another."""
 
 
 class Reading(NamedTuple):

@@ -1,0 +1,58 @@
+#!/bin/sh
+# All that docs/results.md tells of, on one GPU, what matters most first.
+#
+#   TEXT="wiki-a.txt wiki-b.txt books.txt" VOCAB=vocab.txt GLUE=glue SQUAD=squad FCE=fce BLIMP=blimp ASR="tune.json test.json" \
+#       DRIFTED=models/drifted sh runs/all.sh [PART ...]
+#
+# The variables are those of the other scripts; DRIFTED is what runs/drifted.py makes, to be asked the same tasks. PARTs are
+# record, paper, drifted, against, quirks, ladder and trunk, in this order if none is named. The record run has the machine to
+# itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. All that is done is
+# stored by runs/keep.py as of COMMIT, and the tables are made. Run again, it goes on where it stopped.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+export SEEDS="${SEEDS:-3}" DATA="${DATA:=data/speedrun}" COMMIT="${COMMIT:=$(git rev-parse --short HEAD)}"
+aside=
+
+keep() { # RUN RESULTS NAME WHAT [EYE]
+    $python runs/keep.py "$1" "$2" "$3" "$COMMIT" "$4" "${5:-}"
+}
+beside() { # one thing at a time, while others are trained
+    [ -z "$aside" ] || wait "$aside"
+    "$@" &
+    aside=$!
+}
+asked() { # KIND
+    sh runs/tasks.sh "runs/speedrun-$1" "finetuned/speedrun-$1"
+    sh runs/eye.sh "runs/speedrun-$1" "eye/speedrun-$1"
+    keep "runs/speedrun-$1" "finetuned/speedrun-$1" "speedrun-$1" "the $1 run" "eye/speedrun-$1"
+}
+drifted() {
+    sh runs/tasks.sh "$DRIFTED" finetuned/drifted
+    keep - finetuned/drifted control-drifted "Google's, drifted, as runs/drifted.py finds it"
+}
+
+[ $# -gt 0 ] || set -- record paper drifted against quirks ladder trunk
+for part; do
+    case $part in
+        record | paper | drifted | against | quirks | ladder | trunk) ;;
+        *) echo "$part is no part: record, paper, drifted, against, quirks, ladder or trunk" >&2 && exit 2 ;;
+    esac
+done
+for part; do
+    case $part in
+        record | paper)
+            GLUE='' SQUAD='' RUN="runs/speedrun-$part" OUT="finetuned/speedrun-$part" sh runs/speedrun.sh "$part"
+            beside asked "$part" ;;
+        drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
+        against) sh runs/against-mlm.sh && keep runs/against-mlm - against "at equal FLOPs" ;;
+        quirks | ladder)
+            sh "runs/$part.sh"
+            for run in runs/"$part"/*; do keep "$run" - "$part-${run##*/}" "${run##*/}"; done ;;
+        trunk)
+            sh runs/trunk.sh
+            for run in runs/trunk/*; do keep "$run" "finetuned/trunk/${run##*/}" "speedrun-trunk-${run##*/}" "from a trunk"; done ;;
+    esac
+done
+[ -z "$aside" ] || wait "$aside"
+$python runs/tables.py
