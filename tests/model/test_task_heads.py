@@ -168,6 +168,24 @@ def test_the_joint_head_by_hand():
     assert joint_loss(head, hidden, allowed, targets).item() == pytest.approx(sum(losses) / 3, rel=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "style"), [*((kind, "transformers") for kind in CLASSES), ("span", "original")])
+def test_the_sum_of_losses_is_that_of_each_alone(kind, style, small_tokenizer: Tokenizer):
+    """Of rows, or of the tokens that have a class."""
+    ours, lengths = network(kind, small_tokenizer.vocab_size, style), [9, 14, 5, 14]
+    rows = [
+        Row(np.random.default_rng(n).integers(5, 100, n), n // 2, target)
+        for n, target in zip(lengths, targets(kind, lengths), strict=True)
+    ]
+    examples = Examples(rows, small_tokenizer.specials, torch.device("cpu"), kind == "tagging")
+    alone = [learn(ours, examples.inputs(torch.tensor([n]), 14), None) for n in range(4)]
+    counts = [(row.target != IGNORED).sum() if kind == "tagging" else 1 for row in rows]
+    together = learn(ours, examples.inputs(torch.arange(4), 14), None, "sum")
+    expected = sum(count * one.loss.item() for count, one in zip(counts, alone, strict=True))
+    assert together.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert together.tallies.item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_depths():
     ours = network("tagging", 20)
     depths = {name: depth_of(name, SHAPE.layers) for name, _ in ours.named_parameters()}

@@ -22,7 +22,7 @@ from elektron.model.initial import DEVIATION
 
 Kind = Literal["classification", "regression", "tagging", "span"]
 Style = Literal["transformers", "original"]
-_SITE = 1 << 20
+SITE = 1 << 20
 """Of the heads' dropout, beyond those of any encoder."""
 _JOINT_WIDTH = 512
 _FOLLOWED = 20
@@ -43,10 +43,10 @@ class Head(nn.Module):
     def forward(self, hidden: Tensor, keys: Tensor | None) -> Tensor:
         """[B, T, D] -> [B, C] or [B, T, C]; `keys` [B] are the rows' noise, None when nothing is to be dropped."""
         x = hidden if self.of_tokens else hidden[:, 0]
-        x = dropout(x, self._rate, None if keys is None else fold(keys, _SITE))
+        x = dropout(x, self._rate, None if keys is None else fold(keys, SITE))
         if self.dense is not None:
             x = gelu_linear(x, self.dense.weight, self.dense.bias)
-            x = dropout(x, self._rate, None if keys is None else fold(keys, _SITE + 1))
+            x = dropout(x, self._rate, None if keys is None else fold(keys, SITE + 1))
         return linear(x, self.score.weight, self.score.bias)
 
 

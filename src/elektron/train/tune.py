@@ -20,13 +20,13 @@ from elektron.data.examples import Examples, batches, in_order, rounded
 from elektron.kernels.counters import fold, seed_key
 from elektron.model.encoder import EncoderConfig
 from elektron.model.task_heads import Tuned, depth_of
-from elektron.objectives.supervised import Outcome, learn
+from elektron.objectives.supervised import Outcome, Reduction, learn
 from elektron.train.device import precision
 from elektron.train.optimizer import Optimizer, OptimizerConfig
 from elektron.train.schedule import ScheduleConfig, learning_rate
 from elektron.train.step import Updates
 
-_ORDER = 3
+ORDER = 3
 _PREDICTED_TOKENS = 1 << 15
 """Of a batch of rows to predict."""
 
@@ -53,6 +53,9 @@ class RecipeConfig:
     """Of the encoder and the head; as in pre-training if not given: who has never met dropout learns little with it."""
     weight_decay: float = 0.0
     """Of AdamW; the paper's is 0, its code's 0.01."""
+    loss: Reduction = "mean"
+    """Of a batch: the mean of its examples' losses, or the original's sum, whose gradients are clipped at nearly every
+    update."""
     schedule: Literal["linear", "product"] = "linear"
     """After the warm-up: linear to zero, or the original's product of both from the first step."""
     bias_correction: bool = True
@@ -153,12 +156,13 @@ class _Learner:
         )
         self._network, self._examples, self._optimizer = network.train(), examples, optimizer
         self._seed, self._device, self._steps = seed, device, steps
+        self._loss: Reduction = recipe.loss
         self._schedule = ScheduleConfig(
             kind=recipe.schedule,
             learning_rate=recipe.learning_rate,
             warmup_steps=round(recipe.warmup * steps),
         )
-        self._order = batches(examples.lengths, recipe.batch, steps, recipe.window, fold(seed_key(seed), _ORDER))
+        self._order = batches(examples.lengths, recipe.batch, steps, recipe.window, fold(seed_key(seed), ORDER))
         self._places = torch.arange(recipe.batch, dtype=torch.int32, device=device)
         self._updates: dict[int, Updates] = {}
         self._losses: list[Tensor] = []
@@ -184,10 +188,11 @@ class _Learner:
             self._losses.append(self._updates[length](batch, step, rate)[0].clone())
 
     def _updates_of(self, length: int) -> Updates:
-        network, examples = self._network, self._examples  # not self: what refers to itself outlives its use
+        # not self: what refers to itself outlives its use
+        network, examples, loss = self._network, self._examples, self._loss
 
         def forward(rows: Tensor, keys: Tensor, step: Tensor) -> Outcome:
-            return learn(network, examples.inputs(rows, length), keys)
+            return learn(network, examples.inputs(rows, length), keys, loss)
 
         return Updates(forward, self._optimizer, self._seed, 1, self._device, self._pool)
 
