@@ -5,9 +5,10 @@
 #       DRIFTED=models/drifted sh runs/all.sh [PART ...]
 #
 # The variables are those of the other scripts; DRIFTED is what runs/drifted.py makes, to be asked the same tasks. PARTs are
-# record, paper, against, drifted, quirks, ladder and trunk, in this order if none is named. The record run has the machine to
-# itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. All that is done is
-# stored by runs/keep.py as of COMMIT, and the tables are made. Run again, it goes on where it stopped.
+# record, against, paper, drifted, quirks, ladder and trunk, in this order if none is named. The record run has the machine to
+# itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It is the first of
+# ELECTRA's seeds against the masked LM, too; AGAINST has the seeds of that comparison (0 1 2). All that is done is stored by
+# runs/keep.py as of COMMIT, and the tables are made. Run again, it goes on where it stopped.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -26,17 +27,22 @@ asked() { # KIND
     sh runs/tasks.sh "runs/speedrun-$1" "finetuned/speedrun-$1"
     sh runs/eye.sh "runs/speedrun-$1" "eye/speedrun-$1"
     keep "runs/speedrun-$1" "finetuned/speedrun-$1" "speedrun-$1" "the $1 run" "eye/speedrun-$1"
+    if [ "$1" = record ]; then keep runs/speedrun-record finetuned/speedrun-record against-electra-seed-0 "the record run"; fi
+}
+against() { # SEED OBJECTIVES
+    SEED=$1 SEEDS=1 OBJECTIVES=$2 RUN=runs/against/$1 sh runs/against-mlm.sh
+    keep "runs/against/$1" - against "at equal FLOPs"
 }
 drifted() {
     sh runs/tasks.sh "$DRIFTED" finetuned/drifted
     keep - finetuned/drifted control-drifted "Google's, drifted, as runs/drifted.py finds it"
 }
 
-[ $# -gt 0 ] || set -- record paper against drifted quirks ladder trunk
+[ $# -gt 0 ] || set -- record against paper drifted quirks ladder trunk
 for part; do
     case $part in
-        record | paper | against | drifted | quirks | ladder | trunk) ;;
-        *) echo "$part is no part: record, paper, against, drifted, quirks, ladder or trunk" >&2 && exit 2 ;;
+        record | against | paper | drifted | quirks | ladder | trunk) ;;
+        *) echo "$part is no part: record, against, paper, drifted, quirks, ladder or trunk" >&2 && exit 2 ;;
     esac
 done
 for part; do
@@ -46,8 +52,9 @@ for part; do
             beside asked "$part" ;;
         drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
         against)
-            sh runs/against-mlm.sh
-            keep runs/against-mlm - against "at equal FLOPs" ;;
+            for seed in ${AGAINST:-0 1 2}; do
+                if [ "$seed" = 0 ]; then against 0 mlm; else against "$seed" electra,mlm; fi
+            done ;;
         quirks | ladder)
             sh "runs/$part.sh"
             for run in runs/"$part"/*; do keep "$run" - "$part-${run##*/}" "${run##*/}"; done ;;

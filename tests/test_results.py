@@ -132,10 +132,13 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
         "FLAGS": TINY.replace("--train.phases 4 64 4", "--train.phases 4 64 4 --train.short 0"),
         "TUNING": "--device cpu --recipe.epochs 1",
         "DRIFTED": "runs/speedrun-record/discriminator",
+        "AGAINST": "0 1",
+        "BUDGET": "1.2e9",
+        "TASKS": "cola",
     }
     page = copied / "docs" / "results.md"
     page.write_text(page.read_text() + "\n<!-- table speedrun -->\n<!-- end -->\n")
-    command = ["sh", copied / "runs" / "all.sh", "record", "drifted"]
+    command = ["sh", copied / "runs" / "all.sh", "record", "against", "drifted"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -148,6 +151,13 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
     assert [result["step"] for result in kept.results["cola"]] == [4, 4]
     assert [result["step"] for result in drifted.results["cola"]] == [0, 0]
     assert str(copied) not in (copied / "docs/experiments/runs/speedrun-record/config.toml").read_text()
+
+    compared = {name: run for name, run in runs.items() if name.startswith("against-")}
+    assert list(compared) == [f"against-{kind}-seed-{seed}" for kind in ("electra", "mlm") for seed in (0, 1)]
+    assert compared["against-electra-seed-0"].records == kept.records
+    assert {run.config["objective"].get("kind", "electra") for run in list(compared.values())[2:]} == {"mlm"}
+    assert [run.config.get("seed", 0) for run in compared.values()] == [0, 1, 0, 1]
+    assert all(run.score("cola") is not None for run in compared.values())
 
     header, ours, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:4]
     assert (header[4], header[10]) == ("CoLA", "mean")
