@@ -5,10 +5,11 @@
 #       DRIFTED=models/drifted sh runs/all.sh [PART ...]
 #
 # The variables are those of the other scripts; DRIFTED is what runs/drifted.py makes, to be asked the same tasks. PARTs are
-# record, against, paper, drifted, quirks, ladder and trunk, in this order if none is named. The record run has the machine to
-# itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It is the first of
-# ELECTRA's seeds against the masked LM, too; AGAINST has the seeds of that comparison (0 1 2). All that is done is stored by
-# runs/keep.py as of COMMIT, and the tables are made. Run again, it goes on where it stopped.
+# record, against, paper, drifted, quirks, ladder, electric, own and trunk, in this order if none is named. The record run has
+# the machine to itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It is
+# the first of ELECTRA's seeds against the masked LM, too; AGAINST has the seeds of that comparison (0 1 2). `electric` has the
+# same FLOPs, `own` is the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and
+# the tables are made. Run again, it goes on where it stopped.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -23,33 +24,43 @@ beside() { # one thing at a time, while others are trained
     "$@" &
     aside=$!
 }
-asked() { # KIND
+asked() { # KIND WHAT
     sh runs/tasks.sh "runs/speedrun-$1" "finetuned/speedrun-$1"
     sh runs/eye.sh "runs/speedrun-$1" "eye/speedrun-$1"
-    keep "runs/speedrun-$1" "finetuned/speedrun-$1" "speedrun-$1" "the $1 run" "eye/speedrun-$1"
-    if [ "$1" = record ]; then keep runs/speedrun-record finetuned/speedrun-record against-electra-seed-0 "the record run"; fi
+    keep "runs/speedrun-$1" "finetuned/speedrun-$1" "speedrun-$1" "$2" "eye/speedrun-$1"
+    if [ "$1" = record ]; then keep runs/speedrun-record finetuned/speedrun-record against-electra-seed-0 "$2"; fi
+}
+trained() { # KIND WHAT CONFIG VOCAB DATA
+    GLUE='' SQUAD='' VOCAB=$4 DATA=$5 RUN="runs/speedrun-$1" OUT="finetuned/speedrun-$1" sh runs/speedrun.sh "$3"
+    beside asked "$1" "$2"
 }
 against() { # SEED OBJECTIVES
     SEED=$1 SEEDS=1 OBJECTIVES=$2 RUN=runs/against/$1 sh runs/against-mlm.sh
     keep "runs/against/$1" - against "at equal FLOPs"
+}
+electric() {
+    run=runs/against/electric
+    SEEDS=1 OBJECTIVES=electric RUN=$run FLAGS="--objective.generator two-tower ${FLAGS:-}" sh runs/against-mlm.sh
+    sh runs/eye.sh "$run/electric/seed-0" "$run/electric/seed-0/eye"
+    keep "$run" - against "electric at equal FLOPs"
 }
 drifted() {
     sh runs/tasks.sh "$DRIFTED" finetuned/drifted
     keep - finetuned/drifted control-drifted "Google's, drifted, as runs/drifted.py finds it"
 }
 
-[ $# -gt 0 ] || set -- record against paper drifted quirks ladder trunk
+[ $# -gt 0 ] || set -- record against paper drifted quirks ladder electric own trunk
 for part; do
     case $part in
-        record | against | paper | drifted | quirks | ladder | trunk) ;;
-        *) echo "$part is no part: record, against, paper, drifted, quirks, ladder or trunk" >&2 && exit 2 ;;
+        record | against | paper | drifted | quirks | ladder | electric | own | trunk) ;;
+        *) echo "$part is no part: record, against, paper, drifted, quirks, ladder, electric, own or trunk" >&2 && exit 2 ;;
     esac
 done
 for part; do
     case $part in
-        record | paper)
-            GLUE='' SQUAD='' RUN="runs/speedrun-$part" OUT="finetuned/speedrun-$part" sh runs/speedrun.sh "$part"
-            beside asked "$part" ;;
+        record | paper) trained "$part" "the $part run" "$part" "${VOCAB:-}" "$DATA" ;;
+        own) trained record-own "the record run, a vocabulary of its text" record train "$DATA-own" ;;
+        electric) electric ;;
         drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
         against)
             for seed in ${AGAINST:-0 1 2}; do

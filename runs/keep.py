@@ -5,7 +5,7 @@
 RUN is a run's folder, or '-' for a model that others have trained; RESULTS one that `elektron finetune` wrote or '-';
 EYE one that runs/eye.sh wrote. Of the metrics, some forty records of training are kept and all others; paths are left
 out of the config. RUN may also be the folder of a comparison: each of its runs is kept as NAME-OBJECTIVE-seed-N, with
-the results of its last checkpoint.
+the results of its last checkpoint and what runs/eye.sh has written to `eye` in its folder.
 """
 
 import datetime
@@ -32,7 +32,8 @@ def main(run: str, results: str, name: str, commit: str, what: str, eye: str = "
     else:
         for one in sorted(Path(run).glob("*/seed-*")):
             tuned = next(iter(sorted(one.glob("finetuned/*"), reverse=True)), None)
-            keep(one, tuned, f"{name}-{one.parent.name}-{one.name}", commit, what)
+            seen = one / "eye"
+            keep(one, tuned, f"{name}-{one.parent.name}-{one.name}", commit, what, seen if seen.exists() else None)
 
 
 def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: Path | None = None) -> None:

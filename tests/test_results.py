@@ -116,8 +116,10 @@ def glue(tmp_path: Path) -> Path:
     return cola.parent
 
 
-def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
+def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     """The scripts themselves, on a little of everything."""
+    vocabulary = [*ROLES.values(), *(mark + letter for mark in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz")]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     for name in ("runs", "configs"):
         shutil.copytree(ROOT / name, copied / name, dirs_exist_ok=True, ignore=lambda *_: {"__pycache__"})
     environment = os.environ | {
@@ -125,7 +127,7 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
         "PYTHON": sys.executable,
         "COMMIT": "abc1234",
         "TEXT": str(text_file),
-        "VOCAB": "train",
+        "VOCAB": str(tmp_path / "vocab.txt"),
         "GLUE": str(glue),
         "SEEDS": "2",
         "PREPARING": "--vocab-size 128 --processes 1",
@@ -135,10 +137,13 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
         "AGAINST": "0 1",
         "BUDGET": "1.2e9",
         "TASKS": "cola",
+        "BLIMP": str(tmp_path / "pairs.jsonl"),
     }
+    pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "linguistics_term": "agreement"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair | {"UID": "one", "field": "syntax"}) + "\n")
     page = copied / "docs" / "results.md"
     page.write_text(page.read_text() + "\n<!-- table speedrun -->\n<!-- end -->\n")
-    command = ["sh", copied / "runs" / "all.sh", "record", "against", "drifted"]
+    command = ["sh", copied / "runs" / "all.sh", "record", "against", "drifted", "electric", "own"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -153,16 +158,20 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied):
     assert str(copied) not in (copied / "docs/experiments/runs/speedrun-record/config.toml").read_text()
 
     compared = {name: run for name, run in runs.items() if name.startswith("against-")}
+    electric, own = compared.pop("against-electric-seed-0"), runs["speedrun-record-own"]
+    assert [electric.config["objective"].get(name) for name in ("kind", "generator")] == ["electric", "two-tower"]
+    assert all(set(run.eye) == {"blimp", "blimp-plain"} for run in (electric, kept, own))
+    assert [run.facts["vocab_size"] for run in (kept, own)] == [len(vocabulary), 128]
     assert list(compared) == [f"against-{kind}-seed-{seed}" for kind in ("electra", "mlm") for seed in (0, 1)]
     assert compared["against-electra-seed-0"].records == kept.records
     assert {run.config["objective"].get("kind", "electra") for run in list(compared.values())[2:]} == {"mlm"}
     assert [run.config.get("seed", 0) for run in compared.values()] == [0, 1, 0, 1]
     assert all(run.score("cola") is not None for run in compared.values())
 
-    header, ours, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:4]
+    header, ours, another, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:5]
     assert (header[4], header[10]) == ("CoLA", "mean")
     assert {len(header)} == {len(ours), len(others), len(theirs)}
-    assert ours[:2] == ["the record run", "0.00e9"]
+    assert [line[:2] for line in (ours, another)] == [[run.made["what"], "0.00e9"] for run in (kept, own)]
     assert others[1:4] == ["", "", ""]
     assert (ours[4], others[4]) == (made._median(kept, "cola"), made._median(drifted, "cola"))
     assert ours[10] == "", "no mean of six where there is one"
