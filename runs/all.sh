@@ -5,11 +5,13 @@
 #       DRIFTED=models/drifted sh runs/all.sh [PART ...]
 #
 # The variables are those of the other scripts; DRIFTED is what runs/drifted.py makes, to be asked the same tasks. PARTs are
-# record, against, paper, drifted, quirks, ladder, electric, own and trunk, in this order if none is named. The record run has
-# the machine to itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It is
-# the first of ELECTRA's seeds against the masked LM, too; AGAINST has the seeds of that comparison (0 1 2). `electric` has the
-# same FLOPs, `own` is the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and
-# the tables are made. Run again, it goes on where it stopped.
+# record, rates, against, paper, drifted, quirks, ladder, electric, own and trunk, in this order if none is named. The record run
+# has the machine to itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It
+# is the first of ELECTRA's seeds against the masked LM, too. AGAINST has the seeds of that comparison and LADDER those of the
+# ladder (0 1 2): with one seed each, several of these scripts may run side by side, and one trains while another learns tasks.
+# MASKED are flags for the masked LM alone, should it like another learning rate better. `electric` has the same FLOPs, `own` is
+# the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and the tables are made.
+# Run again, it goes on where it stopped.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -34,39 +36,40 @@ trained() { # KIND WHAT CONFIG VOCAB DATA
     GLUE='' SQUAD='' VOCAB=$4 DATA=$5 RUN="runs/speedrun-$1" OUT="finetuned/speedrun-$1" sh runs/speedrun.sh "$3"
     beside asked "$1" "$2"
 }
-against() { # SEED OBJECTIVES
-    SEED=$1 SEEDS=1 OBJECTIVES=$2 RUN=runs/against/$1 sh runs/against-mlm.sh
-    keep "runs/against/$1" - against "at equal FLOPs"
-}
-electric() {
-    run=runs/against/electric
-    SEEDS=1 OBJECTIVES=electric RUN=$run FLAGS="--objective.generator two-tower ${FLAGS:-}" sh runs/against-mlm.sh
-    sh runs/eye.sh "$run/electric/seed-0" "$run/electric/seed-0/eye"
-    keep "$run" - against "electric at equal FLOPs"
+against() { # OBJECTIVE SEED FLAGS
+    RUN=runs/against/$1-$2 SEED=$2 SEEDS=1 OBJECTIVES=$1 FLAGS="$3 ${FLAGS:-}" sh runs/against-mlm.sh
+    [ "$1" != electric ] || sh runs/eye.sh "runs/against/$1-$2/$1/seed-$2" "runs/against/$1-$2/$1/seed-$2/eye"
+    keep "runs/against/$1-$2" - against "$1 at equal FLOPs"
 }
 drifted() {
     sh runs/tasks.sh "$DRIFTED" finetuned/drifted
     keep - finetuned/drifted control-drifted "Google's, drifted, as runs/drifted.py finds it"
 }
 
-[ $# -gt 0 ] || set -- record against paper drifted quirks ladder electric own trunk
+[ $# -gt 0 ] || set -- record rates against paper drifted quirks ladder electric own trunk
 for part; do
     case $part in
-        record | against | paper | drifted | quirks | ladder | electric | own | trunk) ;;
-        *) echo "$part is no part: record, against, paper, drifted, quirks, ladder, electric, own or trunk" >&2 && exit 2 ;;
+        record | rates | against | paper | drifted | quirks | ladder | electric | own | trunk) ;;
+        *) echo "$part is no part: record, rates, against, paper, drifted, quirks, ladder, electric, own or trunk" >&2 && exit 2 ;;
     esac
 done
 for part; do
     case $part in
         record | paper) trained "$part" "the $part run" "$part" "${VOCAB:-}" "$DATA" ;;
         own) trained record-own "the record run, a vocabulary of its text" record train "$DATA-own" ;;
-        electric) electric ;;
+        electric) against electric 0 "--objective.generator two-tower" ;;
         drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
         against)
             for seed in ${AGAINST:-0 1 2}; do
-                if [ "$seed" = 0 ]; then against 0 mlm; else against "$seed" electra,mlm; fi
+                against mlm "$seed" "${MASKED:-}"
+                [ "$seed" = 0 ] || against electra "$seed" ""
             done ;;
-        quirks | ladder)
+        ladder)
+            for seed in ${LADDER:-0 1 2}; do
+                SEED=$seed SEEDS=1 RUN=runs/ladder/$seed sh runs/ladder.sh
+                for run in runs/ladder/"$seed"/*; do keep "$run" - "ladder-${run##*/}" "${run##*/}"; done
+            done ;;
+        quirks | rates)
             sh "runs/$part.sh"
             for run in runs/"$part"/*; do keep "$run" - "$part-${run##*/}" "${run##*/}"; done ;;
         trunk)

@@ -141,6 +141,21 @@ def speedrun(runs: dict[str, Run]) -> str:
     return markdown(header, [*(line for _, line in sorted(lines, key=lambda line: line[0])), whole])
 
 
+def rates(runs: dict[str, Run]) -> str:
+    """What each objective makes of each learning rate; the first loss is that of naming words."""
+    header = ["objective", "learning rate", "naming loss", "discriminator loss", "detection AUC"]
+    lines = []
+    for name, run in runs.items():
+        if name.startswith("rates-"):
+            named = [run.held[loss] for loss in ("encoder_loss", "generator_loss") if loss in run.held]
+            judged = [run.held.get(loss) for loss in ("discriminator_loss", "detection_auc")]
+            losses = ["" if loss is None else f"{loss:.3f}" for loss in (named[0], *judged)]
+            scores = [*(_median(run, task) for task in FIVE), _cell(run.mean(FIVE))]
+            lines.append((run.config["objective"]["kind"], run.config["schedule"]["learning_rate"], *losses, *scores))
+    rows = [[kind, f"{rate:g}", *others] for kind, rate, *others in sorted(lines)]
+    return markdown([*header, *(NAMES[task] for task in FIVE), "mean"], rows)
+
+
 def compared(prefix: str, runs: dict[str, Run]) -> str:
     """Runs of the same budget: the mean over their seeds of what tasks come to, and the standard deviation."""
     header = ["run", "seeds", "tokens", "FLOPs", "minutes", *(NAMES[task] for task in FIVE), "mean"]
@@ -215,6 +230,7 @@ TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
     "eighth": partial(losses, "eighth-"),
     "quirks": partial(losses, "quirks-"),
     "dropout": dropout,
+    "rates": rates,
     "speedrun": speedrun,
     "against": partial(compared, "against-"),
     "ladder": partial(compared, "ladder-"),

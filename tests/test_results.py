@@ -134,7 +134,9 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
         "FLAGS": TINY.replace("--train.phases 4 64 4", "--train.phases 4 64 4 --train.short 0"),
         "TUNING": "--device cpu --recipe.epochs 1",
         "DRIFTED": "runs/speedrun-record/discriminator",
+        "RATES": "3e-3",
         "AGAINST": "0 1",
+        "MASKED": "--schedule.learning-rate 4e-3",
         "BUDGET": "1.2e9",
         "TASKS": "cola",
         "BLIMP": str(tmp_path / "pairs.jsonl"),
@@ -143,7 +145,7 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair | {"UID": "one", "field": "syntax"}) + "\n")
     page = copied / "docs" / "results.md"
     page.write_text(page.read_text() + "\n<!-- table speedrun -->\n<!-- end -->\n")
-    command = ["sh", copied / "runs" / "all.sh", "record", "against", "drifted", "electric", "own"]
+    command = ["sh", copied / "runs" / "all.sh", "record", "rates", "against", "drifted", "electric", "own"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -167,6 +169,15 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     assert {run.config["objective"].get("kind", "electra") for run in list(compared.values())[2:]} == {"mlm"}
     assert [run.config.get("seed", 0) for run in compared.values()] == [0, 1, 0, 1]
     assert all(run.score("cola") is not None for run in compared.values())
+    assert [run.config["schedule"]["learning_rate"] for run in compared.values()] == [2e-3, 2e-3, 4e-3, 4e-3]
+    tried = {name: run for name, run in runs.items() if name.startswith("rates-")}
+    assert list(tried) == ["rates-3e-3-electra-seed-0", "rates-3e-3-mlm-seed-0"]
+    (_, ours, theirs), (electra, masked) = cells(made.rates(runs)), tried.values()
+    assert (ours[:2], theirs[:2]) == (["electra", "0.003"], ["mlm", "0.003"])
+    assert ours[2:5] == [
+        f"{electra.held[name]:.3f}" for name in ("generator_loss", "discriminator_loss", "detection_auc")
+    ]
+    assert theirs[2:5] == [f"{masked.held['encoder_loss']:.3f}", "", ""]
 
     header, ours, another, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:5]
     assert (header[4], header[10]) == ("CoLA", "mean")
@@ -329,6 +340,7 @@ def test_quora_s_pairs_are_split_by_their_ids_alone(tmp_path):
         ("speedrun", ["paper"], 4),
         ("against-mlm", [], 1),
         ("ladder", [], 4),
+        ("rates", [], 3),
         ("quirks", [], 7),
         ("trunk", [], 9),
         ("tasks", ["runs/small", "finetuned/small"], 2),
