@@ -38,8 +38,13 @@ trained() { # KIND WHAT CONFIG VOCAB DATA
 }
 against() { # OBJECTIVE SEED FLAGS
     RUN=runs/against/$1-$2 SEED=$2 SEEDS=1 OBJECTIVES=$1 FLAGS="$3 ${FLAGS:-}" sh runs/against-mlm.sh
-    [ "$1" != electric ] || sh runs/eye.sh "runs/against/$1-$2/$1/seed-$2" "runs/against/$1-$2/$1/seed-$2/eye"
-    keep "runs/against/$1-$2" - against "$1 at equal FLOPs"
+    if [ "$2" = 0 ]; then beside seen "$1"; else keep "runs/against/$1-$2" - against "$1 at equal FLOPs"; fi
+}
+seen() { # OBJECTIVE, of the first seed; a masked LM takes a pass for each token, too many for lists of hypotheses
+    run=runs/against/$1-0/$1/seed-0
+    [ "$1" != mlm ] || ASR=
+    sh runs/eye.sh "$run" "$run/eye"
+    keep "runs/against/$1-0" - against "$1 at equal FLOPs"
 }
 drifted() {
     sh runs/tasks.sh "$DRIFTED" finetuned/drifted
@@ -70,10 +75,10 @@ for part; do
                 for run in runs/ladder/"$seed"/*; do keep "$run" - "ladder-${run##*/}" "${run##*/}"; done
             done ;;
         quirks | rates)
-            sh "runs/$part.sh"
+            RUN=runs/$part sh "runs/$part.sh"
             for run in runs/"$part"/*; do keep "$run" - "$part-${run##*/}" "${run##*/}"; done ;;
         trunk)
-            sh runs/trunk.sh
+            RUN=runs/trunk OUT=finetuned/trunk sh runs/trunk.sh
             for run in runs/trunk/*; do keep "$run" "finetuned/trunk/${run##*/}" "speedrun-trunk-${run##*/}" "from a trunk"; done ;;
     esac
 done

@@ -162,7 +162,9 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     compared = {name: run for name, run in runs.items() if name.startswith("against-")}
     electric, own = compared.pop("against-electric-seed-0"), runs["speedrun-record-own"]
     assert [electric.config["objective"].get(name) for name in ("kind", "generator")] == ["electric", "two-tower"]
-    assert all(set(run.eye) == {"blimp", "blimp-plain"} for run in (electric, kept, own))
+    seen = [electric, kept, own, compared["against-mlm-seed-0"]]
+    assert [set(run.eye) for run in seen] == [{"blimp", "blimp-plain"}] * 4
+    assert [run.eye["blimp"]["by"] for run in seen] == ["energy", "detection", "detection", "masked"]
     assert [run.facts["vocab_size"] for run in (kept, own)] == [len(vocabulary), 128]
     assert list(compared) == [f"against-{kind}-seed-{seed}" for kind in ("electra", "mlm") for seed in (0, 1)]
     assert compared["against-electra-seed-0"].records == kept.records

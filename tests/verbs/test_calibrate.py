@@ -104,6 +104,44 @@ def test_the_better_lead_is_kept_and_used(elektron, model, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "generator", "way"),
+    [("electra", "masked", "detection"), ("electric", "two-tower", "energy"), ("mlm", "masked", "masked")],
+)
+def test_each_model_is_asked_what_it_was_trained_for(kind, generator, way, elektron, data_folder, tmp_path, capsys):
+    """Words are errors where it likes them less, behind the lead. Answers to other questions are not kept."""
+    run, lead = tmp_path / kind, "The king"
+    small = (
+        "--preset tiny --start original --model.layers 1 --model.width 16 --model.heads 2 --model.embedding-width 16 "
+        "--model.feedforward-width 32 --objective.generator-width 1 --objective.generator-layers 1 "
+        f"--train.phases 10 16 4 --watch.evaluate-rows 8 --objective.kind {kind} --objective.generator {generator}"
+    )
+    with pytest.raises(SystemExit) as ended:
+        elektron("pretrain", *small.split(), "--data", data_folder, "--run", run)
+    assert ended.value.code == 0
+    capsys.readouterr()
+    words = "cat dog bird fish king queen child river mountain house".split()
+    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+
+    def scores(*flags: object) -> list[float]:
+        said = elektron("score", tmp_path / "words.txt", "--model", run, *flags).splitlines()
+        return [float(line.split("\t")[0]) for line in said]
+
+    liked = scores("--lead", lead)
+    assert liked != scores()
+    labels = ["ci"[score < float(np.median(liked))] for score in liked]
+    (tmp_path / "dev.tsv").write_text("\n\n".join(map("\t".join, zip(words, labels, strict=True))) + "\n")
+    asked = "calibrate", run, "--dev", tmp_path / "dev.tsv", "--lead", lead, "--out", tmp_path / "out.json"
+    if way == "detection":
+        assert "kept" not in elektron(*asked, "--by", "masked")
+    assert not (run / "calibration.json").exists()
+    assert f"kept: {run}" in elektron(*asked)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["by"] == way
+    assert found["found"]["dev"]["calibrated"]["average precision"] > 0.9
+    assert scores() == liked, "score is led in as it was calibrated"
+
+
+@pytest.mark.parametrize(
     ("content", "sentence"),
     [
         ("cat\tc\ndog\tx\n", "words are to be c or i, not x"),

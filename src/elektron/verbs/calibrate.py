@@ -1,12 +1,12 @@
 """elektron calibrate MODEL --dev FILE: how far a discriminator's probabilities can be trusted on your errors, and two
 numbers that mend them, kept beside the model for `detect`. Tries whether texts are better read as they are or led in by
-others (--lead). FILE has words with c (correct) or i (incorrect) in columns
-or JSON lines, or is M2."""
+others (--lead), which `score` goes by as well. FILE has words with c (correct) or i (incorrect) in columns or JSON
+lines, or is M2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -34,9 +34,9 @@ class Config(Reading):
     """Labelled text to fit on: temperature, shift, and the threshold with the highest F0.5."""
     test: str = ""
     """Other labelled text to be judged by."""
-    by: Way = "detection"
+    by: Literal["auto", "detection", "energy", "masked"] = "auto"
     """detection: the logits of "replaced"; energy: Electric's energies; masked: how surprised a masked LM is, which
-    takes a pass for each token. Only detection is kept."""
+    takes a pass for each token; auto: what the model was trained for, and nothing else is kept."""
     save: bool = True
     """Keep what was found beside the model, where `detect` finds it."""
     html: str = ""
@@ -64,7 +64,8 @@ def main(arguments: Sequence[str]) -> None:
     files = {"dev": config.dev} | ({"test": config.test} if config.test else {})
     sentences = {split: _sentences(Path(path)) for split, path in files.items()}
     leads = ("", LEAD) if config.lead == AUTO else (config.lead,)
-    fitted, words = _best(judges, config.by, leads, sentences, console)
+    by: Way = judges.way if config.by == "auto" else config.by
+    fitted, words = _best(judges, by, leads, sentences, console)
     plain, fitted = (_with_threshold(found, words["dev"]) for found in (Calibration(), fitted))
     console.print(f"temperature {fitted.temperature:.3f}, shift {fitted.shift:+.3f}, threshold {fitted.threshold:.3f}")
     ways = {"as it is": plain, "calibrated": fitted}
@@ -82,10 +83,10 @@ def main(arguments: Sequence[str]) -> None:
     console.print(f"{next(reversed(files))}, 95% over sentences: {told}")
     if config.save and not config.model:
         console.print("not kept: the model that comes with Elektron stays as it is; export a copy, or name its folder")
-    elif config.save and config.by == "detection":
+    elif config.save and by == judges.way:
         console.print(f"kept: {calibration.save(fitted, judges.home, config.dev)}", markup=False)
     if config.out:
-        write_json(Path(config.out), {"calibration": fitted.__dict__, "found": found, "intervals": intervals})
+        write_json(Path(config.out), {"by": by, "calibration": fitted.__dict__, "found": found, "intervals": intervals})
     if config.html:
         write_atomically(Path(config.html), _page(judges.home.name, words, ways).encode())
         console.print(f"page: {config.html}", markup=False)

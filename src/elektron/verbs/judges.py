@@ -110,6 +110,11 @@ class Judges(NamedTuple):
     calibration: Calibration = Calibration()
     """What was fitted for it and the lead, if it was."""
 
+    @property
+    def way(self) -> Way:
+        """What it was trained for."""
+        return "masked" if self.discriminator is None else "energy" if self.gives_energies else "detection"
+
     def detector(self, suggests: bool) -> Detector:
         """Tells which words were replaced and, if it `suggests` and has a generator, what would be better."""
         suggester = Suggester(self.generator, self.tokenizer, self.lead) if suggests and self.generator else None

@@ -63,17 +63,13 @@ class Scorer:
     """Texts to numbers."""
 
     def __init__(self, judges: Judges, config: Config) -> None:
-        self.way: Way = _way(judges) if config.by == "auto" else config.by
+        self.way: Way = judges.way if config.by == "auto" else config.by
         self._reader = judges.reader(self.way)
         self._total: Total = config.total
 
     def __call__(self, texts: Iterable[str], gathered: int = GATHERED) -> Iterator[float]:
         for reading in self._reader.read(texts, gathered):
             yield score_of(reading, self.way, self._total)
-
-
-def _way(judges: Judges) -> Way:
-    return "masked" if judges.discriminator is None else "energy" if judges.gives_energies else "detection"
 
 
 def main(arguments: Sequence[str]) -> None:
