@@ -57,7 +57,7 @@ def directions(matrix: Tensor) -> Tensor:
 def test_singular_values_come_to_about_1(count, rows, columns, size):
     torch.manual_seed(rows * 25 + columns)
     matrices = size * spread_out(count, rows, columns)
-    found = orthogonalised(matrices.float(), torch.float32)
+    found = orthogonalised(matrices.float())
     assert (found.shape, found.dtype) == (matrices.shape, torch.float32)
     left, _, right = torch.linalg.svd(matrices, full_matrices=False)
     turned = left.mT @ found.double() @ right.mT
@@ -67,25 +67,25 @@ def test_singular_values_come_to_about_1(count, rows, columns, size):
     torch.testing.assert_close(left @ turned @ right, found.double(), rtol=0, atol=1e-3)
 
 
-@given(SIZES, SIZES)
+@given(SIZES, SIZES, st.floats(0.1, 5))
 @settings(max_examples=30, deadline=None)
-def test_the_steps_are_jordan_s(rows, columns):
+def test_the_steps_are_jordan_s(rows, columns, size):
     torch.manual_seed(rows * 25 + columns)
     matrices = torch.randn(3, rows, columns, dtype=torch.float64) * torch.tensor([1e-5, 1.0, 1e5])[:, None, None]
-    found = orthogonalised(matrices, torch.float64)
-    torch.testing.assert_close(found, torch.stack([directions(m) for m in matrices]), rtol=1e-8, atol=1e-8)
+    expected = size * torch.stack([directions(m) for m in matrices])
+    torch.testing.assert_close(orthogonalised(matrices, size), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_half_precision_does():
     matrices = spread_out(3, 48, 16)
-    found = orthogonalised(matrices.float(), torch.bfloat16)
+    found = orthogonalised(matrices.bfloat16())
     assert found.dtype == torch.bfloat16
     expected = torch.stack([directions(m) for m in matrices])
     assert (found.double() - expected).norm() < 0.05 * expected.norm()
 
 
 def test_zeros_have_no_direction():
-    assert not orthogonalised(torch.zeros(2, 4, 3), torch.float32).any()
+    assert not orthogonalised(torch.zeros(2, 4, 3)).any()
 
 
 def test_the_matrices_of_all_layers_are_meant():
@@ -168,6 +168,28 @@ def test_updates_are_the_reference_s(rate_of, decay, clip, scales):
     for name, found in ours.state().items():
         expected = (reference.first if name.startswith("first.") else reference.second)[name.split(".", 1)[1]]
         torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-7, msg=name)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("rate_of", [float, lambda rate: torch.tensor(rate, device="cuda")], ids=["torch", "kernel"])
+def test_in_half_precision_a_gpu_goes_nearly_the_same_way(rate_of):
+    torch.manual_seed(0)
+    model, config = make(), replace(MUON, weight_decay=0.3)
+    reference = Reference(model, config, {})
+    before = dict(reference.values)
+    ours = Optimizer(model.cuda(), config, torch.bfloat16)
+    for size in (1.0, 50.0, 0.002):
+        ours.zero()
+        gradients = {}
+        for name, parameter in model.named_parameters():
+            gradients[name] = size * torch.randn(parameter.shape)
+            assert parameter.grad is not None
+            parameter.grad += gradients[name].cuda()
+        reference.update(gradients, 0.02)
+        ours.update(rate_of(0.02))
+    for name, found in ours.weights().items():
+        way = reference.values[name] - before[name]
+        assert (found.cpu().double() - reference.values[name]).norm() < 0.05 * way.norm(), name
 
 
 def test_copies_are_written_again(rate_of):

@@ -28,18 +28,25 @@ _LIKE_ADAM = 0.2
 et al., 2025, arXiv 2502.16982)."""
 
 
-def orthogonalised(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """The nearest matrices with singular values of about 1, by Newton and Schulz's iteration in `dtype`; what comes
-    back is of that type, too. [N, R, C] -> [N, R, C]"""
+def orthogonalised(matrices: Tensor, size: float = 1.0) -> Tensor:
+    """The nearest matrices with singular values of about `size`, by Newton and Schulz's iteration in the precision of
+    `matrices`. [N, R, C] -> [N, R, C]"""
     if matrices.shape[1] > matrices.shape[2]:
-        return orthogonalised(matrices.mT, dtype).mT
-    norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
-    x = (matrices / (norms + _TINY)).to(dtype)
+        return orthogonalised(matrices.mT, size).mT
+    precise = torch.promote_types(matrices.dtype, torch.float32)
+    norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=precise)
+    x = matrices / (norms + _TINY).to(matrices.dtype)
     a, b, c = _COEFFICIENTS
-    for _ in range(_STEPS):
+    for step in range(_STEPS):
+        share = size if step == _STEPS - 1 else 1.0
         gram = torch.bmm(x, x.mT)  # [N, R, R]
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=share * a, alpha=share)
     return x
+
+
+def precision_of_directions(device: torch.device) -> torch.dtype:
+    """What their products are fast in, and precise enough."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def matrices_of_layers(model: nn.Module) -> dict[str, int]:
@@ -58,14 +65,17 @@ class _Alike(NamedTuple):
     tall: list[slice]
 
     def gathered(self, flat: Tensor) -> Tensor:
-        """[N, R, C]"""
-        wide = [flat[where].view(self.rows, self.columns) for where in self.wide]
-        return torch.stack([*wide, *(flat[where].view(self.columns, self.rows).mT for where in self.tall)])
+        """[N, R, C]; both kinds are copied as they lie, a launch each, and turned together."""
+        kinds = (self.wide, (self.rows, self.columns)), (self.tall, (self.columns, self.rows))
+        there = [torch.stack([flat[place].view(shape) for place in places]) for places, shape in kinds if places]
+        if self.tall:
+            there[-1] = there[-1].mT
+        return torch.cat(there)
 
     def put(self, flat: Tensor, matrices: Tensor) -> None:
         """Where they were `gathered` from."""
-        count = len(self.wide)
-        parts = [*matrices[:count].flatten(1), *matrices[count:].mT.flatten(1)]
+        wide, tall = matrices.split([len(self.wide), len(self.tall)])
+        parts = [*wide.flatten(1), *tall.mT.flatten(1)]
         torch._foreach_copy_([flat[where] for where in (*self.wide, *self.tall)], parts)  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -84,9 +94,7 @@ class Muon:
             starts = range(where.start - start, where.stop - start, size)
             (alike.wide if rows <= columns else alike.tall).extend(slice(first, first + size) for first in starts)
 
-    def direct(self, momentum: Tensor) -> None:
+    def direct(self, momenta: Tensor) -> None:
         """Make the stretch of momenta one of directions, with entries as large as those of AdamW's updates."""
-        dtype = torch.bfloat16 if momentum.is_cuda else torch.float32
         for alike in self._kinds.values():
-            directions = orthogonalised(alike.gathered(momentum), dtype)
-            alike.put(momentum, directions.float() * (_LIKE_ADAM * alike.columns**0.5))
+            alike.put(momenta, orthogonalised(alike.gathered(momenta), _LIKE_ADAM * alike.columns**0.5))

@@ -16,10 +16,11 @@ from torch.optim.adamw import adamw
 
 from elektron.kernels.adam import ALIGNMENT, adamw_
 from elektron.kernels.gpu import runs_on
+from elektron.kernels.muon import follow_, momenta
 from elektron.model.weights import is_lowered
 from elektron.train.device import on_host
 from elektron.train.distributed import ALONE, Reduction, World
-from elektron.train.muon import Muon, matrices_of_layers
+from elektron.train.muon import Muon, matrices_of_layers, precision_of_directions
 
 NOTES = 2
 """Numbers that ranks may tell each other with every update."""
@@ -196,7 +197,21 @@ class Optimizer:
             clip_norm=config.clip_norm,
             skips=is_bad is not None,
         )
-        self._update_by_muon(learning_rate, is_bad, self._clipping(norm) if config.clip_norm else None)
+        for where, weight_decay, scale, muon in self._groups:
+            if muon is None:
+                continue
+            change = momenta(
+                *(self.gradients[where], first[where], norm, precision_of_directions(norm.device)),
+                beta1=config.beta1,
+                clip_norm=config.clip_norm,
+            )
+            muon.direct(change)
+            follow_(
+                *(self.values[where], self._copies[where], change, norm, learning_rate),
+                scale=scale,
+                weight_decay=weight_decay,
+                skips=is_bad is not None,
+            )
 
     def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
         config = self._config
@@ -228,20 +243,16 @@ class Optimizer:
         """What gradients of that norm are multiplied by."""
         return self._config.clip_norm / norm.clamp(min=self._config.clip_norm)
 
-    def _update_by_muon(
-        self, learning_rate: float | Tensor, is_bad: Tensor | None, clipping: Tensor | None = None
-    ) -> None:
-        """After AdamW, of whose first moment it makes use; `clipping` is for gradients that are not clipped yet."""
+    def _update_by_muon(self, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
+        """After AdamW, of whose first moment it makes use."""
         for where, weight_decay, scale, muon in self._groups:
             if muon is None:
                 continue
-            gradients = self.gradients[where] if clipping is None else self.gradients[where] * clipping
-            change = torch.lerp(gradients, self._moments["first"][where], self._config.beta1)
+            change = torch.lerp(self.gradients[where], self._moments["first"][where], self._config.beta1)
+            change = change.to(precision_of_directions(change.device))
             muon.direct(change)
-            change.add_(self.values[where], alpha=weight_decay).mul_(learning_rate * scale)
+            change = change.float().add_(self.values[where], alpha=weight_decay).mul_(learning_rate * scale)
             self.values[where] -= change if is_bad is None else change.masked_fill_(is_bad, 0.0)
-            if self._copies is not self.values:
-                self._copies[where] = self.values[where]
 
     @torch.no_grad()
     def put(self, values: Tensor) -> None:
