@@ -26,7 +26,7 @@ RECORDS = 40
 def main(run: str, results: str, name: str, commit: str, what: str, eye: str = "") -> None:
     tuned = None if results == "-" else Path(results)
     if run == "-":
-        keep_scores(tuned, Path(eye) if eye else None, name, {"what": what, "commit": commit})
+        keep_scores(emptied(name), tuned, Path(eye) if eye else None, {"what": what, "commit": commit})
     elif not Path(run, "compare.toml").exists():
         keep(Path(run), tuned, name, commit, what, Path(eye) if eye else None)
     else:
@@ -37,8 +37,7 @@ def main(run: str, results: str, name: str, commit: str, what: str, eye: str = "
 
 
 def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: Path | None = None) -> None:
-    folder = RUNS / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = emptied(name)
     config = overlay(RunConfig(), read_toml(run / "config.toml"), str(run))
     config = replace(config, run=Path("runs", name), data="data", corpus=())
     (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
@@ -50,13 +49,20 @@ def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: 
     kept = (line for number, line in enumerate(lines) if number not in dropped)
     (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
     seconds = sum(records[number]["clock"]["seconds"] for number in of_training)
-    keep_scores(tuned, eye, name, {"what": what, "commit": commit, "training_seconds": round(seconds, 1)})
+    keep_scores(folder, tuned, eye, {"what": what, "commit": commit, "training_seconds": round(seconds, 1)})
 
 
-def keep_scores(tuned: Path | None, eye: Path | None, name: str, made: dict[str, Any]) -> None:
-    """Last of all what the run was, which makes it one of the stored."""
+def emptied(name: str) -> Path:
+    """The folder of a run; nothing of another one that was called the same is left in it."""
     folder = RUNS / name
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def keep_scores(folder: Path, tuned: Path | None, eye: Path | None, made: dict[str, Any]) -> None:
+    """Last of all what the run was, which makes it one of the stored."""
     if tuned is not None:
         shutil.copy(tuned / "results.json", folder / "results.json")
     if eye is not None:

@@ -46,7 +46,7 @@ def test_the_tables_are_what_the_runs_say():
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """What the tables are made of, and what they are made with."""
-    for name in ("runs/tables.py", "runs/curves.py", "docs/results.md"):
+    for name in ("README.md", "runs/tables.py", "runs/curves.py", "docs/results.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "docs" / "experiments", tmp_path / "docs" / "experiments")
@@ -56,16 +56,17 @@ def copied(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
-        ("results.md", "70.7 (69.1 to 71.2)", "80.7 (69.1 to 71.2)"),
-        ("experiments/quarter.svg", ' points="', ' points="0.0,0.0 '),
+        ("docs/results.md", "70.7 (69.1 to 71.2)", "80.7 (69.1 to 71.2)"),
+        ("README.md", "minutes of one H200", "seconds of one H200"),
+        ("docs/experiments/quarter.svg", ' points="', ' points="0.0,0.0 '),
     ],
 )
 def test_a_number_that_is_not_the_runs_is_found_and_mended(copied, name, right, wrong):
-    path, before = copied / "docs" / name, (ROOT / "docs" / name).read_text()
+    path, before = copied / name, (ROOT / name).read_text()
     assert right in before
     path.write_text(before.replace(right, wrong))
     checked = tables(copied, "--check")
-    assert (checked.returncode, checked.stderr) == (1, f"not as it would be written: docs/{name}\n")
+    assert (checked.returncode, checked.stderr) == (1, f"not as it would be written: {name}\n")
     assert tables(copied).returncode == 0
     assert path.read_text() == before
 
@@ -143,21 +144,26 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     }
     pair = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "linguistics_term": "agreement"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair | {"UID": "one", "field": "syntax"}) + "\n")
-    page = copied / "docs" / "results.md"
-    page.write_text(page.read_text() + "\n<!-- table speedrun -->\n<!-- end -->\n")
+    page, stored = copied / "docs" / "results.md", copied / "docs" / "experiments" / "runs"
+    page.write_text("<!-- table speedrun -->\n<!-- end -->\n")
+    for folder in stored.glob("speedrun-*"):
+        if folder.name == "speedrun-record":
+            (folder / "eye" / "of-another.json").write_text("{}")
+        else:
+            shutil.rmtree(folder)
     command = ["sh", copied / "runs" / "all.sh", "record", "rates", "against", "drifted", "electric", "own"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     made = script("tables")
-    runs = made.read_runs(copied / "docs" / "experiments" / "runs")
+    runs = made.read_runs(stored)
     kept, drifted = runs["speedrun-record"], runs["control-drifted"]
     assert kept.made["commit"] == "abc1234"
     assert kept.facts["tokens"] == 4 * 64 * 4
     assert kept.held["step"] == 4
     assert [result["step"] for result in kept.results["cola"]] == [4, 4]
     assert [result["step"] for result in drifted.results["cola"]] == [0, 0]
-    assert str(copied) not in (copied / "docs/experiments/runs/speedrun-record/config.toml").read_text()
+    assert str(copied) not in (stored / "speedrun-record" / "config.toml").read_text()
 
     compared = {name: run for name, run in runs.items() if name.startswith("against-")}
     electric, own = compared.pop("against-electric-seed-0"), runs["speedrun-record-own"]
@@ -181,7 +187,7 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     ]
     assert theirs[2:5] == [f"{masked.held['encoder_loss']:.3f}", "", ""]
 
-    header, ours, another, others, theirs = cells(page.read_text().split("<!-- table speedrun -->\n")[1])[:5]
+    header, ours, another, others, theirs, _ = cells(page.read_text().split("\n", 1)[1].rpartition("<!-- end")[0])
     assert (header[4], header[10]) == ("CoLA", "mean")
     assert {len(header)} == {len(ours), len(others), len(theirs)}
     assert [line[:2] for line in (ours, another)] == [[run.made["what"], "0.00e9"] for run in (kept, own)]
@@ -189,6 +195,11 @@ def test_the_speed_run_from_text_to_a_table(text_file, glue, copied, tmp_path):
     assert (ours[4], others[4]) == (made._median(kept, "cola"), made._median(drifted, "cola"))
     assert ours[10] == "", "no mean of six where there is one"
     assert theirs[4:11] == ["56.8", "88.3", "87.4", "86.8", "88.3", "68.5", "79.4"]
+    took = f"{kept.minutes:.1f} minutes of one H200"
+    assert cells(made.first(runs))[1][1:4] == [took, "0.0e9", f"{kept.score('cola'):.1f}"]
+    half = kept._replace(records=[one | {"step": 2} if one["kind"] == "train" else one for one in kept.records])
+    assert (kept.done, half.done) == (1, 0.5)
+    assert cells(made.speedrun({"speedrun-half": half}))[1][2] == f"{kept.facts['flops'] / 2:.2g}"
     assert cells(made.losses("speedrun-", {"speedrun-one": kept}))[1:] == [
         [
             "the record run",
