@@ -8,8 +8,9 @@
 # record, rates, against, paper, drifted, quirks, ladder, electric, own and trunk, in this order if none is named. The record run
 # has the machine to itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It
 # is the first of ELECTRA's seeds against the masked LM, too. AGAINST has the seeds of that comparison and LADDER those of the
-# ladder (0 1 2): with one seed each, several of these scripts may run side by side, and one trains while another learns tasks.
-# MASKED are flags for the masked LM alone, should it like another learning rate better. `electric` has the same FLOPs, `own` is
+# ladder (0 1 2): with one seed each, several of these scripts may run side by side, and one trains while another learns tasks
+# (under NVIDIA's MPS, where there is one: its processes share a GPU rather than take turns). SIDES are mlm and electra, or one of
+# them. MASKED are flags for the masked LM alone, should it like another learning rate better. `electric` has the same FLOPs, `own` is
 # the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and the tables are made.
 # Run again, it goes on where it stopped.
 set -eu
@@ -66,8 +67,13 @@ for part; do
         drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
         against)
             for seed in ${AGAINST:-0 1 2}; do
-                against mlm "$seed" "${MASKED:-}"
-                [ "$seed" = 0 ] || against electra "$seed" ""
+                for side in ${SIDES:-mlm electra}; do
+                    case $side-$seed in
+                        mlm-*) against mlm "$seed" "${MASKED:-}" ;;
+                        electra-0) ;; # the record run
+                        *) against electra "$seed" "" ;;
+                    esac
+                done
             done ;;
         ladder)
             for seed in ${LADDER:-0 1 2}; do

@@ -301,6 +301,28 @@ def test_what_a_model_sees_becomes_a_table(tmp_path):
     assert seen <= set(table)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["mlm 0", "mlm 1", "electra 1", "mlm 2", "electra 2"]),
+        ({"AGAINST": "0 2"}, ["mlm 0", "mlm 2", "electra 2"]),
+        ({"AGAINST": "0 1", "SIDES": "electra"}, ["electra 1"]),
+        ({"SIDES": "mlm"}, ["mlm 0", "mlm 1", "mlm 2"]),
+    ],
+)
+def test_sides_and_seeds_of_the_comparison(tmp_path, given, expected):
+    """The first of ELECTRA's is the record run."""
+    (tmp_path / "runs").mkdir()
+    for name in ("all.sh", "against-mlm.sh", "eye.sh"):
+        shutil.copy(ROOT / "runs" / name, tmp_path / "runs")
+    tools = {"ELEKTRON": "echo", "PYTHON": "true", "COMMIT": "abc1234", "DATA": "data", "GLUE": "glue"}
+    command = ["sh", tmp_path / "runs" / "all.sh", "against"]
+    done = subprocess.run(command, env=os.environ | tools | given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = [line.split() for line in done.stdout.splitlines() if line.startswith("compare ")]
+    assert [f"{line[line.index('--objectives') + 1]} {line[line.index('--seed') + 1]}" for line in words] == expected
+
+
 def test_parts_that_are_none_are_refused_before_anything_is_done():
     environment = os.environ | {"ELEKTRON": "echo", "COMMIT": "abc1234"}
     done = subprocess.run(["sh", ROOT / "runs" / "all.sh", "records"], env=environment, capture_output=True, text=True)
