@@ -2,17 +2,16 @@
 # All that docs/results.md tells of, on one GPU, what matters most first.
 #
 #   TEXT="wiki-a.txt wiki-b.txt books.txt" VOCAB=vocab.txt GLUE=glue SQUAD=squad FCE=fce BLIMP=blimp ASR="tune.json test.json" \
-#       DRIFTED=models/drifted sh runs/all.sh [PART ...]
+#       sh runs/all.sh [PART ...]
 #
-# The variables are those of the other scripts; DRIFTED is what runs/drifted.py makes, to be asked the same tasks. PARTs are
-# record, rates, against, paper, drifted, quirks, ladder, electric, own and trunk, in this order if none is named. The record run
-# has the machine to itself, so that its minutes are its own; what it has become learns its tasks beside what is trained next. It
-# is the first of ELECTRA's seeds against the masked LM, too. AGAINST has the seeds of that comparison and LADDER those of the
-# ladder (0 1 2): with one seed each, several of these scripts may run side by side, and one trains while another learns tasks
-# (under NVIDIA's MPS, where there is one: its processes share a GPU rather than take turns). SIDES are mlm and electra, or one of
-# them. MASKED are flags for the masked LM alone, should it like another learning rate better. `electric` has the same FLOPs, `own` is
-# the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and the tables are made.
-# Run again, it goes on where it stopped.
+# The variables are those of the other scripts. PARTs are record, rates, against, paper, quirks, ladder, electric, own and trunk, in
+# this order if none is named. The record run has the machine to itself, so that its minutes are its own; what it has become learns
+# its tasks beside what is trained next. It is the first of ELECTRA's seeds against the masked LM, too. AGAINST has the seeds of that
+# comparison and LADDER those of the ladder (0 1 2): with one seed each, several of these scripts may run side by side, and one trains
+# while another learns tasks (under NVIDIA's MPS, where there is one: its processes share a GPU rather than take turns). SIDES are mlm
+# and electra, or one of them. MASKED are flags for the masked LM alone, should it like another learning rate better. `electric` has
+# the same FLOPs, `own` is the record run with a vocabulary of its text. All that is done is stored by runs/keep.py as of COMMIT, and
+# the tables are made. Run again, it goes on where it stopped.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -47,16 +46,12 @@ seen() { # OBJECTIVE, of the first seed; a masked LM takes a pass for each token
     sh runs/eye.sh "$run" "$run/eye"
     keep "runs/against/$1-0" - against "$1 at equal FLOPs"
 }
-drifted() {
-    sh runs/tasks.sh "$DRIFTED" finetuned/drifted
-    keep - finetuned/drifted control-drifted "Google's, drifted, as runs/drifted.py finds it"
-}
 
-[ $# -gt 0 ] || set -- record rates against paper drifted quirks ladder electric own trunk
+[ $# -gt 0 ] || set -- record rates against paper quirks ladder electric own trunk
 for part; do
     case $part in
-        record | rates | against | paper | drifted | quirks | ladder | electric | own | trunk) ;;
-        *) echo "$part is no part: record, rates, against, paper, drifted, quirks, ladder, electric, own or trunk" >&2 && exit 2 ;;
+        record | rates | against | paper | quirks | ladder | electric | own | trunk) ;;
+        *) echo "$part is no part: record, rates, against, paper, quirks, ladder, electric, own or trunk" >&2 && exit 2 ;;
     esac
 done
 for part; do
@@ -64,7 +59,6 @@ for part; do
         record | paper) trained "$part" "the $part run" "$part" "${VOCAB:-}" "$DATA" ;;
         own) trained record-own "the record run, a vocabulary of its text" record train "$DATA-own" ;;
         electric) against electric 0 "--objective.generator two-tower" ;;
-        drifted) [ -z "${DRIFTED:-}" ] || beside drifted ;;
         against)
             for seed in ${AGAINST:-0 1 2}; do
                 for side in ${SIDES:-mlm electra}; do

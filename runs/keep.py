@@ -2,9 +2,9 @@
 
     python runs/keep.py RUN RESULTS NAME COMMIT "what it is" [EYE]
 
-RUN is a run's folder, or '-' for a model that others have trained; RESULTS one that `elektron finetune` wrote or '-';
-EYE one that runs/eye.sh wrote. Of the metrics, some forty records of training are kept and all others; paths are left
-out of the config. RUN may also be the folder of a comparison: each of its runs is kept as NAME-OBJECTIVE-seed-N, with
+RUN is a run's folder; RESULTS one that `elektron finetune` wrote or '-'; EYE one that runs/eye.sh wrote. Of the
+metrics, some forty records of training are kept and all others; paths are left out of the config. What was stored as
+NAME before is gone. RUN may also be the folder of a comparison: each of its runs is kept as NAME-OBJECTIVE-seed-N, with
 the results of its last checkpoint and what runs/eye.sh has written to `eye` in its folder.
 """
 
@@ -14,7 +14,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from elektron.config import overlay, read_toml, to_toml
 from elektron.verbs.runs import RunConfig
@@ -25,9 +24,7 @@ RECORDS = 40
 
 def main(run: str, results: str, name: str, commit: str, what: str, eye: str = "") -> None:
     tuned = None if results == "-" else Path(results)
-    if run == "-":
-        keep_scores(emptied(name), tuned, Path(eye) if eye else None, {"what": what, "commit": commit})
-    elif not Path(run, "compare.toml").exists():
+    if not Path(run, "compare.toml").exists():
         keep(Path(run), tuned, name, commit, what, Path(eye) if eye else None)
     else:
         for one in sorted(Path(run).glob("*/seed-*")):
@@ -49,7 +46,12 @@ def keep(run: Path, tuned: Path | None, name: str, commit: str, what: str, eye: 
     kept = (line for number, line in enumerate(lines) if number not in dropped)
     (folder / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
     seconds = sum(records[number]["clock"]["seconds"] for number in of_training)
-    keep_scores(folder, tuned, eye, {"what": what, "commit": commit, "training_seconds": round(seconds, 1)})
+    if tuned is not None:
+        shutil.copy(tuned / "results.json", folder / "results.json")
+    if eye is not None:
+        keep_eye(eye, folder / "eye")
+    made = {"what": what, "commit": commit, "training_seconds": round(seconds, 1), "date": str(datetime.date.today())}
+    (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def emptied(name: str) -> Path:
@@ -59,16 +61,6 @@ def emptied(name: str) -> Path:
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     return folder
-
-
-def keep_scores(folder: Path, tuned: Path | None, eye: Path | None, made: dict[str, Any]) -> None:
-    """Last of all what the run was, which makes it one of the stored."""
-    if tuned is not None:
-        shutil.copy(tuned / "results.json", folder / "results.json")
-    if eye is not None:
-        keep_eye(eye, folder / "eye")
-    made |= {"date": str(datetime.date.today())}
-    (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def keep_eye(eye: Path, folder: Path) -> None:
