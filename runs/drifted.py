@@ -4,7 +4,8 @@
     python runs/drifted.py deepsa-0.1.2-py3-none-any.whl vocab.txt models/drifted
 
 deepsa learned to tell the sentiment of texts with it, all layers included, so it has drifted from what was published.
-What it comes to still tells how much of a score is our splits and our fine-tuning. vocab.txt is BERT's, uncased.
+On STS-B it still comes near what was published; CoLA it does not learn any more (docs/results.md#the-record-run).
+vocab.txt is BERT's, uncased.
 """
 
 import io

@@ -197,6 +197,11 @@ class Optimizer:
             clip_norm=config.clip_norm,
             skips=is_bad is not None,
         )
+        self._muon_at_once(norm, learning_rate, skips=is_bad is not None)
+
+    def _muon_at_once(self, norm: Tensor, learning_rate: Tensor, skips: bool) -> None:
+        """As `_muon_by_torch`, of gradients that are not clipped yet."""
+        config, first = self._config, self._moments["first"]
         for where, weight_decay, scale, muon in self._groups:
             if muon is None:
                 continue
@@ -210,7 +215,7 @@ class Optimizer:
                 *(self.values[where], self._copies[where], change, norm, learning_rate),
                 scale=scale,
                 weight_decay=weight_decay,
-                skips=is_bad is not None,
+                skips=skips,
             )
 
     def _update_by_torch(self, norm: Tensor, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
@@ -235,7 +240,7 @@ class Optimizer:
                 lr=learning_rate * group.adam_scale,
                 weight_decay=group.weight_decay,
             )
-        self._update_by_muon(learning_rate, is_bad)
+        self._muon_by_torch(learning_rate, is_bad)
         if self._copies is not self.values:
             self._copies.copy_(self.values)
 
@@ -243,7 +248,7 @@ class Optimizer:
         """What gradients of that norm are multiplied by."""
         return self._config.clip_norm / norm.clamp(min=self._config.clip_norm)
 
-    def _update_by_muon(self, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
+    def _muon_by_torch(self, learning_rate: float | Tensor, is_bad: Tensor | None) -> None:
         """After AdamW, of whose first moment it makes use."""
         for where, weight_decay, scale, muon in self._groups:
             if muon is None:
